@@ -13,26 +13,43 @@ import negbench
 from negbench.errors import NegbenchError
 from negbench.grid.executors import Event, Function, InProcess
 from negbench.grid.looks import Looks
+from negbench.report.loaded import Comparison
 from tests.plugin_file import ANSWER, PLUGIN
+
+
+class Counting(InProcess):
+    """An executor of the user's own, which notes its tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks = list[Any]()
+
+    def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
+        self.tasks.extend(tasks)
+        return super().run(function, tasks)
+
+
+def small_comparison(sets: Sequence[str], runs: Path, executor: InProcess) -> Comparison:
+    """Compare two strategies at one seed, as `c`."""
+    where: dict[str, Any] = {"sets": sets, "runs_dir": runs, "tracking_uri": "none", "name": "c", "report": False}
+    quick: dict[str, Any] = {"losses": "info-nce", "lr": "fixed", "seeds": 1, "executor": executor}
+    strategies = [{"name": "top-k", "k": 3}, "in-batch"]
+    return negbench.compare(negbench.Compare(strategies=strategies, **quick, **where))
+
+
+@pytest.fixture(scope="module")
+def comparison(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return small_comparison(vector_sets, tmp_path_factory.mktemp("api"), InProcess())
 
 
 def test_a_call_makes_the_same_comparison_as_the_command(
     vector_sets, vector_flags, tmp_path, capsys, run_command, logged
 ):
     """With an executor of the user's; progress goes to the logger."""
-    tasks = list[Any]()
-
-    class Counting(InProcess):
-        def run(self, function: Function, some: Sequence[Any]) -> Iterator[Event]:
-            tasks.extend(some)
-            return super().run(function, some)
-
-    strategies = [{"name": "top-k", "k": 3}, "in-batch"]
-    where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
-    quick: dict[str, Any] = {"losses": "info-nce", "lr": "fixed", "seeds": 1, "report": False, "executor": Counting()}
-    comparison = negbench.compare(negbench.Compare(strategies=strategies, name="c", **quick, **where))
-    assert len(tasks) == 2
-    assert any("[2/2]" in record.getMessage() for record in logged)
+    executor = Counting()
+    comparison = small_comparison(vector_sets, tmp_path, executor)
+    assert len(executor.tasks) == 2
+    assert "[2/2]" in " ".join(record.getMessage() for record in logged)
     assert capsys.readouterr().out == ""
     grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "1", "--name", "c", *vector_flags]
     place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
@@ -41,6 +58,9 @@ def test_a_call_makes_the_same_comparison_as_the_command(
     assert document["cells"] == json.loads((tmp_path / "c" / "comparison.json").read_text())["cells"]
     assert document["answer"] == comparison.answer
 
+
+def test_the_tables_of_a_comparison_agree(comparison):
+    """Cells are shares, as stored; verdicts and results are in points."""
     assert list(comparison.cells.strategy) == ["in-batch", "top-k(k=3)"]
     mean = comparison.cells.set_index("strategy")["recall_at_10"]
     verdicts = comparison.verdicts.query("metric == 'recall_at_10'").set_index("strategy")
@@ -51,10 +71,14 @@ def test_a_call_makes_the_same_comparison_as_the_command(
     with pytest.warns(FutureWarning, match="use .verdicts"):
         former = comparison.statistics.query("metric == 'recall_at_10'").set_index("strategy")
     np.testing.assert_allclose(former["mean"][mean.index], mean, atol=1e-9)
-    assert comparison.answer[0] in repr(comparison)
     assert set(comparison.cost.strategy) == {"in-batch", "top-k(k=3)"}
-    assert repr(negbench.load("c", tmp_path)) == repr(comparison)
-    one = negbench.load(str(comparison.cells.run[0]), tmp_path)
+
+
+def test_a_comparison_and_its_runs_are_loaded_by_name(comparison):
+    runs = comparison.path.parent
+    assert comparison.answer[0] in repr(comparison)
+    assert repr(negbench.load("c", runs)) == repr(comparison)
+    one = negbench.load(str(comparison.cells.run[0]), runs)
     assert one.metrics["recall_at_10"] == comparison.cells.recall_at_10[0]
 
 
@@ -73,10 +97,10 @@ def test_a_class_of_ones_own_runs_by_its_file(own_registry, vector_sets, tmp_pat
 
 
 def test_an_audit_in_python_is_that_of_the_command(vector_sets, vector_flags, document):
-    audited = negbench.audit(negbench.Audit(strategies="qure", queries=10, sets=vector_sets[:-4]))
+    audit = negbench.audit(negbench.Audit(strategies="qure", queries=10, sets=vector_sets[:-4]))
     stored = document("audit", "--strategy", "qure", "--queries", "10", *vector_flags[:-8])
-    assert stored["rows"][0]["pool_size"] == audited.rows[0]["pool_size"]
-    assert stored["regime"]["target_rank_median"] == audited.regime["target_rank_median"]
+    assert stored["rows"][0]["pool_size"] == audit.rows[0]["pool_size"]
+    assert stored["regime"]["target_rank_median"] == audit.regime["target_rank_median"]
 
 
 def test_what_no_configuration_can_name_is_one_line():
@@ -104,7 +128,7 @@ def test_one_model_is_signature_help_and_check(subtests):
     for model, name in ((negbench.Compare, "compare"), (negbench.Run, "run")):
         with subtests.test(name=name):
             assert set(inspect.signature(model).parameters) == set(model.model_fields)
-            flags = {each.name: each for each in get_command(app).commands[name].params}
+            flags = {parameter.name: parameter for parameter in get_command(app).commands[name].params}
             for field, info in model.model_fields.items():
                 assert (info.description or "?") in flags[field].help, field
     for function in (negbench.run, negbench.compare):

@@ -15,7 +15,7 @@ BENCHMARKS = [
     (
         "bench_answers",
         ("--most=3", "--times=1", "--seeds=2", "--epochs=1", "--strategies=top-k,all-corpus", "--set=eval.every=1",
-         *(f"--set=dataset.{size}=40" for size in ("train_images", "train_queries", "val_images"))),
+         "--set=dataset.train_images=40", "--set=dataset.train_queries=40", "--set=dataset.val_images=40"),
         " runs to decide first place, 6 for all pairs: ",
     ),
     ("bench_mining", ("--queries=120", "--images=80", "--repetitions=1", "--large", "90", "180"), "from 90 to 180"),
@@ -44,9 +44,9 @@ def test_a_loop_of_ones_own_trains_beside_a_comparison(load_file, monkeypatch, c
     bench = load_file(FOLDER / "bench_loop.py")
     monkeypatch.setattr(bench, "SETS", {"hidden answers": bench.SETS["hidden answers"]})
     monkeypatch.setattr(sys, "argv", ["bench_loop.py", "--small", "--seeds=2"])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exited:
         bench.main()
-    assert ended.value.code == 0
+    assert exited.value.code == 0
     title, row = capsys.readouterr().out.strip().splitlines()[-2:]
     assert title.split() == ["data", "set", "guess", "negbench", "the", "loop"]
     assert row.startswith("hidden answers   hurts ")
@@ -62,7 +62,7 @@ def test_the_loop_contradicts_only_where_both_intervals_exclude_0(load_file, mon
     monkeypatch.setattr(bench, "ask_negbench", lambda *_: bench.Gain(1, 0.5, 2))
     monkeypatch.setattr(bench, "ask_loop", lambda *_: bench.Gain(*loop))
     monkeypatch.setattr(sys, "argv", ["bench_loop.py"])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exited:
         bench.main()
-    assert ended.value.code == code
+    assert exited.value.code == code
     assert capsys.readouterr().out.count(word) == 3

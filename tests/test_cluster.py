@@ -47,7 +47,7 @@ def two_nodes(start_command: Callable[[list[str] | None], Any]) -> Iterator[Any]
     """
     from ray.cluster_utils import Cluster
 
-    kept = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # socket paths have a length limit
     environment = pytest.MonkeyPatch()
     environment.setenv("RAY_AUTH_MODE", "disabled")  # otherwise Ray uses the user's token
@@ -59,22 +59,23 @@ def two_nodes(start_command: Callable[[list[str] | None], Any]) -> Iterator[Any]
     ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)
     head = {"num_cpus": 1, "include_dashboard": False, "no_monitor": True, "temp_dir": folder}
     head["include_log_monitor"] = "NEGBENCH_FAULTS" in os.environ  # only then is what it forwards looked for
-    made = Cluster(True, head_node_args=head)
-    made.second, made.command = made.add_node(num_cpus=1, num_gpus=1), command
+    nodes = Cluster(True, head_node_args=head)
+    nodes.second = nodes.add_node(num_cpus=1, num_gpus=1)
+    nodes.command = command
     signal.signal(signal.SIGINT, ctrl_c)
     try:
-        yield made
+        yield nodes
     finally:
         ray.shutdown()
-        made.shutdown()
+        nodes.shutdown()
         environment.undo()
-        signal.signal(signal.SIGTERM, kept)
+        signal.signal(signal.SIGTERM, handler)
         deadline = time.monotonic() + 20
-        left = living(folder)
-        while left:
-            assert time.monotonic() < deadline, left
+        survivors = living(folder)
+        while survivors:
+            assert time.monotonic() < deadline, survivors
             time.sleep(0.1)
-            left = living(folder)
+            survivors = living(folder)
         shutil.rmtree(folder)
 
 
@@ -89,8 +90,8 @@ def living(text: str) -> list[str]:
     return lines
 
 
-def opened(two_nodes: Any, *shared: Path, **more: Any) -> Ray:
-    return Ray.open(shared, two_nodes.address, **{"gpus": 0.0, **more})
+def open_ray(two_nodes: Any, *shared: Path, **options: Any) -> Ray:
+    return Ray.open(shared, two_nodes.address, **{"gpus": 0.0, **options})
 
 
 # --- tasks ---------------------------------------------------------------------------------------------------------
@@ -100,13 +101,13 @@ def test_failures_stop_nothing(subtests, two_nodes, tmp_path, monkeypatch):
     monkeypatch.setenv("NEGBENCH_TOKEN", "of the driver")
     tasks = [1, "mistake", 2, "fault", "die", 3]
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    executor = opened(two_nodes, tmp_path)
+    executor = open_ray(two_nodes, tmp_path)
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
     assert (executor.workers, executor.elsewhere) == (2, True)
     events = list(Ray(executor.shared, 1, 0, executor.room, retries=1).run(task, tasks))
     ends = {event.index: event for event in events if event.kind != "note"}
     assert len(ends) == len(tasks)
-    done = {tasks[i]: e.value for i, e in ends.items() if e.kind == "done"}
+    done = {tasks[index]: event.value for index, event in ends.items() if event.kind == "done"}
     assert done == {n: (2 * n, "of the driver", "", str(Path.cwd())) for n in (1, 2, 3)}
     assert ends[1].value == "mend this"
     assert (ends[3].value, "Traceback" in ends[3].detail) == ("ValueError: ours", True)
@@ -120,22 +121,25 @@ def test_failures_stop_nothing(subtests, two_nodes, tmp_path, monkeypatch):
 
 
 def test_as_many_at_a_time_as_is_said(two_nodes, tmp_path):
-    executor = opened(two_nodes, tmp_path, most=1)
-    spans = [event.value for event in executor.run(span, [0.3] * 3)]
-    assert all(first[1] <= second[0] for first, second in itertools.pairwise(sorted(spans)))
+    executor = open_ray(two_nodes, tmp_path, most=1)
+    spans = sorted(event.value for event in executor.run(span, [0.3] * 3))
+    assert len(spans) == 3
+    for (_, end), (start, _) in itertools.pairwise(spans):
+        assert end <= start, spans
 
 
 # --- a grid --------------------------------------------------------------------------------------------------------
 
 
-def planned(vector_sets: list[str], runs: Path) -> list[Cell]:
-    asked = Compare(strategies="qure,in-batch", seeds=2, sets=(*vector_sets, "train.epochs=40"))
-    return plan_cells(Axes.of(asked).configs(), runs, Display(), DataCache())
+def plan(vector_sets: list[str], runs: Path) -> list[Cell]:
+    options = Compare(strategies="qure,in-batch", seeds=2, sets=(*vector_sets, "train.epochs=40"))
+    return plan_cells(Axes.of(options).configs(), runs, Display(), DataCache())
 
 
-def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str, RunFolder]:
+def compute(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str, RunFolder]:
+    """Compute the grid; return the folders of its runs by the hashes of its cells."""
     folders = {}
-    cells = planned(vector_sets, runs)
+    cells = plan(vector_sets, runs)
     for outcome in compute_and_log(ComparisonFolder(runs / "c"), cells, Execution(executor, "none")):
         assert outcome.error is None, outcome.cell.labels
         assert outcome.cell.hash not in folders, outcome.cell.labels
@@ -153,27 +157,27 @@ def kill_when_busy(two_nodes: Any, runs: Path, done: list[float]) -> None:
 
 @half_a_minute
 def test_a_grid_survives_a_killed_node_and_equals_one_machines(two_nodes, vector_sets, tmp_path, logged, capfd):
-    here, there = tmp_path / "here", tmp_path / "there"
-    there.mkdir()
+    runs = tmp_path / "of two nodes"
+    runs.mkdir()
     killed: list[float] = []
-    killer = threading.Thread(target=kill_when_busy, args=(two_nodes, there, killed), daemon=True)
-    executor = opened(two_nodes, there)
+    killer = threading.Thread(target=kill_when_busy, args=(two_nodes, runs, killed), daemon=True)
+    executor = open_ray(two_nodes, runs)
     (tmp_path / "met").mkdir()
     list(executor.run(meet, [tmp_path / "met"] * 2))
     capfd.readouterr()
     killer.start()
     try:
-        folders = computed(vector_sets, there, executor)
+        folders = compute(vector_sets, runs, executor)
     finally:
         two_nodes.second = two_nodes.add_node(num_cpus=1, num_gpus=1)
     assert killed
     warnings = [r.getMessage().partition(": ")[2] for r in logged if r.levelno >= logging.WARNING]
     assert warnings == ["its node died: tried again"]
     assert capfd.readouterr().out == ""  # Ray's output stays out of standard output
-    alone = computed(vector_sets, here, InProcess())
+    alone = compute(vector_sets, tmp_path / "alone", InProcess())
     assert folders.keys() == alone.keys()
     assert len(folders) == 4
-    assert len(list(there.glob("*/config.json"))) == 4  # no cell has two folders
+    assert len(list(runs.glob("*/config.json"))) == 4  # no cell has two folders
     for key, folder in folders.items():
         written = (folder.path / SUMS).read_text(encoding="utf-8").splitlines()
         assert sum(line.endswith("  result.json") for line in written) == 1, key  # and none was finished twice
@@ -186,10 +190,10 @@ def test_a_grid_survives_a_killed_node_and_equals_one_machines(two_nodes, vector
 def test_a_node_that_would_compute_another_run_says_so(two_nodes, vector_sets, tmp_path):
     from dataclasses import replace
 
-    (cell, *_) = planned(vector_sets, tmp_path)
+    (cell, *_) = plan(vector_sets, tmp_path)
     cells = [replace(cell, run=replace(cell.run, host="other", data="other"))]
-    there = Execution(opened(two_nodes, tmp_path), "none")
-    (outcome,) = compute_and_log(ComparisonFolder(tmp_path / "c"), cells, there)
+    execution = Execution(open_ray(two_nodes, tmp_path), "none")
+    (outcome,) = compute_and_log(ComparisonFolder(tmp_path / "c"), cells, execution)
     assert "has different code, data or weights than the planning machine" in str(outcome.error)
     assert not list(tmp_path.glob("*/config.json"))
 
@@ -198,7 +202,7 @@ def test_a_node_that_would_compute_another_run_says_so(two_nodes, vector_sets, t
 
 
 def test_a_folder_that_is_not_shared_is_noticed(two_nodes, tmp_path, monkeypatch):
-    executor = opened(two_nodes, tmp_path)
+    executor = open_ray(two_nodes, tmp_path)
     monkeypatch.setattr(cluster, "lock_file", contextlib.nullcontext)  # no file comes of it
     with pytest.raises(NegbenchError, match=r"does not share .* with this machine \(No such file.*--runs-dir"):
         list(executor.run(task, [1, 2]))
@@ -230,22 +234,21 @@ def test_a_signal_ends_tasks_in_order(two_nodes, vector_flags, tmp_path, statuse
 
 
 def test_an_address_that_leads_nowhere_is_one_line(subtests, expect_error, monkeypatch):
-    def unreachable(*given: Any, **options: Any) -> None:
-        raise ConnectionError(f"nobody answers at {given[0]}\nat all")
+    def refuse(address: str, *_: Any, **options: Any) -> None:
+        raise ConnectionError(f"nobody answers at {address}\nat all")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", unreachable)
-    for address, shown in {
-        "head": "head", "me:PW/@x@head:1": "***:***/@***@head:1", "ray://me:PW@head:1": "ray://head:1"
-    }.items():  # fmt: skip
+    monkeypatch.setattr(ray, "init", refuse)
+    without_password = {"head": "head", "me:PW/@x@head:1": "***:***/@***@head:1", "ray://me:PW@head:1": "ray://head:1"}
+    for address, safe in without_password.items():
         with subtests.test(address=address):
-            message = f"--address {shown}: cannot join a Ray cluster there (nobody answers at {shown}); give HOST:PORT"
+            message = f"--address {safe}: cannot join a Ray cluster there (nobody answers at {safe}); give HOST:PORT"
             assert "PW" not in expect_error(["compare", "--executor", "ray", "--address", address], message)
 
 
 def test_a_task_that_no_node_can_hold_is_refused(two_nodes, tmp_path):
     with pytest.raises(OptionError, match=r"ray:cpus=2:gpus=0: no node .* the largest of 2 has 1 CPUs and 1 GPUs"):
-        opened(two_nodes, tmp_path, cpus=2.0)
+        open_ray(two_nodes, tmp_path, cpus=2.0)
     with pytest.raises(OptionError, match=r"ray:cpus=1:gpus=2: no node has room for such a task"):
-        opened(two_nodes, tmp_path, gpus=2.0)
-    assert opened(two_nodes, tmp_path, cpus=0.5).workers == 4
+        open_ray(two_nodes, tmp_path, gpus=2.0)
+    assert open_ray(two_nodes, tmp_path, cpus=0.5).workers == 4

@@ -21,15 +21,16 @@ TARGET = torch.tensor([2, 1])
 
 def test_pairs_are_crossed_whatever_device_the_tokens_are_on():
     """The meta device stands for a GPU: its tensors cannot index those of the CPU."""
-    features, seen = torch.ones(3, 1, 8, device="meta"), list[int]()
+    features = torch.ones(3, 1, 8, device="meta")
+    rows = list[int]()
 
     def queries(some: Tensor, tokens: dict[str, Tensor]) -> Tensor:
-        seen.extend(tokens["row"].tolist())
+        rows.extend(tokens["row"].tolist())
         return some[:, 0]
 
     backbone: Any = SimpleNamespace(queries=queries)
     assert contracts.Backbone.cross_queries(backbone, features, {"row": torch.arange(5)}, chunk=4).shape == (3, 5, 8)
-    assert seen == 3 * list(range(5))
+    assert rows == 3 * list(range(5))
 
 
 # --- ScoreView --------------------------------------------------------------------------------------------------------
@@ -176,7 +177,8 @@ def test_loss_completes_its_arguments():
 
 
 def test_loss_refuses_what_does_not_fit():
-    positive, negatives = torch.zeros(2), torch.zeros(2, 3)
+    positive = torch.zeros(2)
+    negatives = torch.zeros(2, 3)
     with pytest.raises(ValueError, match=r"got \(2, 1\) and \(2, 3\)"):
         _Seen()(positive[:, None], negatives)
     with pytest.raises(ValueError, match=r"mask must be \(2, 3\), got \(2, 2\)"):
@@ -199,7 +201,10 @@ def test_relevance_is_the_best_token(tokens):
         generator = torch.Generator().manual_seed(0)
         queries = torch.randn(2, 4, generator=generator)
         candidates = -queries.sum(0) * torch.rand(5, tokens, 4, generator=generator)
-        want = torch.tensor([[max(float(q @ token) for token in image) for image in candidates] for q in queries])
+        want = torch.zeros(2, 5)
+        for row, query in enumerate(queries):
+            for column, image in enumerate(candidates):
+                want[row, column] = max(float(query @ token) for token in image)
         assert (want < 0).any(), f"learns: {learns}"
         with torch.set_grad_enabled(learns):
             torch.testing.assert_close(relevance(queries, candidates), want)
@@ -209,9 +214,9 @@ def test_paired_relevance_is_relevance_of_ones_own_images():
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(3, 4, generator=generator)
     images = torch.randn(6, 2, 4, generator=generator)
-    own = torch.tensor([[0, 5], [2, 2], [4, 1]])
-    want = relevance(queries, images).gather(1, own)
-    torch.testing.assert_close(contracts.paired_relevance(queries, images[own]), want)
+    columns = torch.tensor([[0, 5], [2, 2], [4, 1]])
+    want = relevance(queries, images).gather(1, columns)
+    torch.testing.assert_close(contracts.paired_relevance(queries, images[columns]), want)
 
 
 def test_evaluation_mode_leaves_every_module_in_its_own():
@@ -222,12 +227,12 @@ def test_evaluation_mode_leaves_every_module_in_its_own():
     assert {True, False} == set(before)
     within = list[bool]()
 
-    def broken() -> None:
+    def fail() -> None:
         with backbone.evaluating():
             within.extend(module.training for module in backbone.modules())
             raise KeyError
 
     with pytest.raises(KeyError):
-        broken()
-    assert not any(within)
+        fail()
+    assert set(within) == {False}
     assert [module.training for module in backbone.modules()] == before

@@ -1,5 +1,6 @@
 """Dropout by rows: masks against single rows, their statistics, and passes that are cut or computed again."""
 
+import itertools
 import threading
 
 import pytest
@@ -26,11 +27,11 @@ def rows(ids: Tensor = IDS, *, seed: int = 1, step: int = 2, side: str = "query"
     return Rows.of(seed, step, side, ids)  # type: ignore[arg-type]
 
 
-def mask(of: Rows, shape: tuple[int, ...] = (16,), *, p: float = 0.5, layer: int = 0) -> Tensor:
+def mask(rows: Rows, shape: tuple[int, ...] = (16,), *, p: float = 0.5, layer: int = 0) -> Tensor:
     dropout = RowDropout(p)
     dropout.layer = layer
-    with computing(of):
-        return dropout(torch.ones(len(of.streams), *shape)) > 0
+    with computing(rows):
+        return dropout(torch.ones(len(rows.streams), *shape)) > 0
 
 
 @pytest.mark.parametrize("shape", [(16,), (5,), (1,), (3, 7), (2, 3, 5)], ids=str)
@@ -49,30 +50,29 @@ DIFFERENT = {"seed": {"seed": 2}, "step": {"step": 3}, "side": {"side": "image"}
 
 @pytest.mark.parametrize("change", DIFFERENT.values(), ids=DIFFERENT)
 def test_every_part_of_the_key_changes_the_masks(change):
-    one, other = (mask(rows(**given), (256,), p=0.5) for given in ({}, change))
+    one = mask(rows(), (256,), p=0.5)
+    other = mask(rows(**change), (256,), p=0.5)
     assert 0.4 < (one == other).float().mean() < 0.6
 
 
 def test_layers_passes_and_pairs_have_masks_of_their_own():
-    of = rows()
     crossed = Rows(rows(IDS[:2]).streams, rows(IDS[1:4], side="modification").streams)
-    made = [mask(of, (256,), layer=layer)[0] for layer in (0, 1, 2)]
-    made += [mask(of.again(passing), (256,))[0] for passing in (1, 2)]
-    made += list(mask(crossed.pairs(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])), (256,)))
-    for first, one in enumerate(made):
-        for other in made[:first]:
-            assert 0.3 < (one == other).float().mean() < 0.7, f"mask {first}"
+    masks = [mask(rows(), (256,), layer=layer)[0] for layer in (0, 1, 2)]
+    masks += [mask(rows().again(number), (256,))[0] for number in (1, 2)]
+    masks += list(mask(crossed.pairs(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])), (256,)))
+    for (first, one), (second, other) in itertools.combinations(enumerate(masks), 2):
+        assert 0.3 < (one == other).float().mean() < 0.7, f"masks {first} and {second}"
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_the_share_of_zeros_is_p_everywhere(p):
     """Over all numbers, over rows at every place, over places in every row: within five standard deviations."""
-    kept = mask(rows(torch.arange(2000)), (500,), p=p).double()
+    kept_numbers = mask(rows(torch.arange(2000)), (500,), p=p).double()
     spread = (p * (1 - p)) ** 0.5
-    assert abs(float(kept.mean()) - (1 - p)) < 5 * spread / 1000
-    assert float((kept.mean(0) - (1 - p)).abs().max()) < 5 * spread / 2000**0.5
-    assert float((kept.mean(1) - (1 - p)).abs().max()) < 5 * spread / 500**0.5
-    neighbours = (kept[:, 1:] - (1 - p)) * (kept[:, :-1] - (1 - p))
+    assert abs(float(kept_numbers.mean()) - (1 - p)) < 5 * spread / 1000
+    assert float((kept_numbers.mean(0) - (1 - p)).abs().max()) < 5 * spread / 2000**0.5
+    assert float((kept_numbers.mean(1) - (1 - p)).abs().max()) < 5 * spread / 500**0.5
+    neighbours = (kept_numbers[:, 1:] - (1 - p)) * (kept_numbers[:, :-1] - (1 - p))
     assert abs(float(neighbours.mean())) < 5 * spread**2 / 1000
 
 
@@ -85,10 +85,10 @@ def test_values_and_gradient_are_scaled():
         assert dropout(x.half()).dtype == torch.float16
         assert dropout(x.bfloat16()).dtype == torch.bfloat16
     y.sum().backward()
-    kept = y != 0
-    assert 0 < kept.sum() < kept.numel()
-    torch.testing.assert_close(y, torch.where(kept, x / 0.75, 0))
-    torch.testing.assert_close(x.grad, kept / 0.75)
+    is_kept = y != 0
+    assert 0 < is_kept.sum() < is_kept.numel()
+    torch.testing.assert_close(y, torch.where(is_kept, x / 0.75, 0))
+    torch.testing.assert_close(x.grad, is_kept / 0.75)
     x.grad = None
     assert dropout.eval()(x) is x
 
@@ -118,25 +118,25 @@ class Block(nn.Module):
 def block() -> Block:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        made = Block()
-    by_rows(made)
-    return made
+        module = Block()
+    by_rows(module)
+    return module
 
 
-def gradients(made: Block, x: Tensor, parts: int = 5, *, again: bool = False) -> Tensor:
-    made.zero_grad()
+def gradients(module: Block, x: Tensor, parts: int = 5, *, again: bool = False) -> Tensor:
+    module.zero_grad()
     for part in torch.arange(len(x)).split(parts):
         with computing(rows(IDS[part])):
-            out = made(x[part], again=again)
+            out = module(x[part], again=again)
         with computing(rows(IDS[part] + 1)):  # another call before the backward pass
             (out**2).sum().backward()
-    return torch.cat([p.grad.flatten() for p in made.parameters() if p.grad is not None])
+    return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
 
 
 def test_torch_dropout_is_replaced_and_numbered():
-    made = block()
-    assert [part.layer for part in made.modules() if isinstance(part, RowDropout)] == [0, 1, 2]
-    assert torch_dropout(made) == []
+    module = block()
+    assert [part.layer for part in module.modules() if isinstance(part, RowDropout)] == [0, 1, 2]
+    assert torch_dropout(module) == []
     attention = nn.ModuleDict({"attention": nn.MultiheadAttention(4, 2, dropout=0.1), "ff": nn.Dropout(0.1)}).eval()
     assert torch_dropout(attention) == ["attention", "ff"]
     assert not any(part.training for part in attention.modules())
@@ -146,39 +146,48 @@ def test_torch_dropout_is_replaced_and_numbered():
 
 
 def test_gradients_of_cut_and_recomputed_passes_are_those_of_the_whole(subtests):
-    made, x = block(), torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    module = block()
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
     before = torch.get_rng_state()
-    whole = gradients(made, x)
-    assert torch.equal(gradients(made, x, again=True), whole)
+    whole = gradients(module, x)
+    assert torch.equal(gradients(module, x, again=True), whole)
     for parts in (1, 2, 4):
         with subtests.test(parts=parts):
-            cut = gradients(made, x, parts, again=True)
+            cut = gradients(module, x, parts, again=True)
             assert float((cut - whole).abs().max()) <= 1e-6 * float(whole.abs().max())
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_recomputing_restores_the_generators_of_torch():
     """Of a plug-in whose dropout is torch's own; the step ends with the generators of one that is not recomputed."""
-    made, x = Block(), torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
-    found = []
-    for again in (False, True):
+    module = Block()
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+
+    def compute(*, again: bool) -> tuple[Tensor, Tensor]:
+        """Return the gradients, and the state of the generator after the step."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(2)
-            found.append((gradients(made, x, again=again), torch.get_rng_state()))
-    assert torch_dropout(made) == ["layers.0.1", "layers.1.1", "layers.2.1"]
-    (kept, after), (recomputed, state) = found
-    assert torch.equal(recomputed, kept)
-    assert torch.equal(state, after)
+            return gradients(module, x, again=again), torch.get_rng_state()
+
+    whole, state = compute(again=False)
+    recomputed, state_after_recomputing = compute(again=True)
+    assert torch_dropout(module) == ["layers.0.1", "layers.1.1", "layers.2.1"]
+    assert torch.equal(recomputed, whole)
+    assert torch.equal(state_after_recomputing, state)
 
 
 def test_a_thread_has_rows_of_its_own():
-    seen = list[Rows | None]()
+    rows_of_thread = list[Rows | None]()
+
+    def note_rows() -> None:
+        rows_of_thread.append(current_rows())
+
     with computing(rows()):
-        thread = threading.Thread(target=lambda: seen.append(current_rows()))
+        thread = threading.Thread(target=note_rows)
         thread.start()
         thread.join()
         assert current_rows() is not None
-    assert seen == [None]
+    assert rows_of_thread == [None]
     assert current_rows() is None
 
 
@@ -188,14 +197,15 @@ class Functional(nn.Module):
 
 
 def test_random_numbers_of_torch_are_noticed_whoever_draws_them():
-    made, device = Functional(), torch.device("cpu")
+    module = Functional()
+    device = torch.device("cpu")
     with (
         pytest.raises(
             OptionError, match=r"compute\.micro_batch: Functional draws .* use negbench.contracts.RowDropout"
         ),
         torch.random.fork_rng(devices=[]),
-        checking_generators(made, device, "compute.micro_batch"),
+        checking_generators(module, device, "compute.micro_batch"),
     ):
-        made(torch.ones(3))
-    with checking_generators(made, device, "compute.micro_batch"):
-        made.eval()(torch.ones(3))
+        module(torch.ones(3))
+    with checking_generators(module, device, "compute.micro_batch"):
+        module.eval()(torch.ones(3))

@@ -33,9 +33,9 @@ def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_mo
 ):
     install(site, "K-strategy")
     assert "Nothing at all. [keep]" in run_command("list", "strategies").out
-    for asked in ("keep", "keep-plugin"):
-        with subtests.test(asked=asked):
-            expect_error(["list", "strategies", asked], f"unknown strategy '{asked}': keep offers 'K-strategy'")
+    for name in ("keep", "keep-plugin"):
+        with subtests.test(name=name):
+            expect_error(["list", "strategies", name], f"unknown strategy '{name}': keep offers 'K-strategy'")
     assert "keep_plugin" not in sys.modules
     assert repr(negbench.make_strategy("K-strategy", k=4)) == "Mine(k=4)"
 

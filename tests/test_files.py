@@ -12,6 +12,7 @@ import pytest
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
 from negbench.machine import files, heap
+from tests.runs import flags_of
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -60,22 +61,23 @@ def test_what_is_no_folder_cannot_be_sealed(tmp_path, subtests):
 def test_another_program_finds_only_the_files_that_it_left(subtests, tmp_path, logged):
     """Damaged and unlisted files are gone before it reads; those of another name are left to their own block."""
     folder = tmp_path / "made"
-    left = {"a[1].x": b"one", "a[1].y": b"two", "a1.x": b"another's"}
+    contents = {"a[1].x": b"one", "a[1].y": b"two", "a1.x": b"another's"}
     folder.mkdir()
-    for name, content in left.items():
+    for name, content in contents.items():
         (folder / name).write_bytes(content)  # by nobody known
-    for name, change, kept in (
-        ("of another writer", lambda: None, set()),
-        ("as written", lambda: None, {"a[1].x", "a[1].y"}),
-        ("a flipped bit", lambda: (folder / "a[1].x").write_bytes(b"onf"), {"a[1].y"}),
-        ("emptied", lambda: (folder / "a[1].y").write_bytes(b""), {"a[1].x"}),
+    for case, changes, trusted in (
+        ("of another writer", {}, set()),
+        ("as written", {}, {"a[1].x", "a[1].y"}),
+        ("a flipped bit", {"a[1].x": b"onf"}, {"a[1].y"}),
+        ("emptied", {"a[1].y": b""}, {"a[1].x"}),
     ):
-        with subtests.test(name):
-            change()
+        with subtests.test(case):
+            for name, content in changes.items():
+                (folder / name).write_bytes(content)
             with files.trust(folder, "a[1]"):
-                assert {path.name for path in folder.glob("a*")} == {*kept, "a1.x"}
-                (folder / "a[1].x").write_bytes(left["a[1].x"])
-                (folder / "a[1].y").write_bytes(left["a[1].y"])
+                assert {path.name for path in folder.glob("a*")} == {*trusted, "a1.x"}
+                (folder / "a[1].x").write_bytes(contents["a[1].x"])
+                (folder / "a[1].y").write_bytes(contents["a[1].y"])
     assert [record.getMessage().partition(":")[0] for record in logged] == [str(folder)]
     with files.trust(folder, "a1"):
         assert not (folder / "a1.x").exists()
@@ -133,14 +135,16 @@ def test_what_is_parsed_is_what_was_compared_with_its_hash(tmp_path, count_opene
 
 @pytest.mark.parametrize("links", [True, False])
 def test_of_two_processes_that_seal_a_folder_one_loses_nothing(tmp_path, monkeypatch, links):
-    made, other = files._temporary, []
+    real_temporary = files._temporary
+    other_has_sealed = False
 
     def seal_meanwhile(path: Path) -> tuple[int, Path]:
-        if not other:
-            other.append(path)
+        nonlocal other_has_sealed
+        if not other_has_sealed:
+            other_has_sealed = True
             files.seal(tmp_path)
             files.write_json(tmp_path / "study.json", 1)
-        return made(path)
+        return real_temporary(path)
 
     def refuse(self: Path, target: Path) -> None:
         raise OSError("no links here")
@@ -157,10 +161,10 @@ def test_of_two_processes_that_seal_a_folder_one_loses_nothing(tmp_path, monkeyp
 def test_two_processes_may_delete_the_same_file(tmp_path, monkeypatch):
     files.seal(tmp_path)
     files.write_json(tmp_path / "gone", 1)
-    listed = files._add_line
+    add_line = files._add_line
 
     def delete_meanwhile(sums: Path, line: str) -> None:
-        listed(sums, line)
+        add_line(sums, line)
         (tmp_path / "gone").unlink()
 
     monkeypatch.setattr(files, "_add_line", delete_meanwhile)
@@ -169,18 +173,18 @@ def test_two_processes_may_delete_the_same_file(tmp_path, monkeypatch):
 
 
 def test_freed_memory_is_kept_where_the_c_library_is_glibc(monkeypatch):
-    said = []
+    calls = []
 
     class Glibc:
         def mallopt(self, option: int, size: int) -> None:
-            said.append((option, size))
+            calls.append((option, size))
 
     for library in (object(), Glibc()):  # the first knows no such function
         monkeypatch.setattr(ctypes, "CDLL", lambda name, library=library: library)
         heap.keep_memory.cache_clear()
         heap.keep_memory()
         heap.keep_memory()
-    assert said == [(-3, 32 * 2**20), (-1, 256 * 2**20)]  # once a process
+    assert calls == [(-3, 32 * 2**20), (-1, 256 * 2**20)]  # once a process
 
 
 # --- file systems without locks ------------------------------------------------------------------------------------
@@ -198,7 +202,7 @@ def without_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("without_locks", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"], indirect=True)
-def test_without_locks_one_line_says_what_is_at_risk(without_locks, tmp_path, expect_error, vector_flags):
+def test_without_locks_one_line_says_what_is_at_risk(without_locks, tmp_path, expect_error, vector_sets):
     (tmp_path / ".x.partial").touch()
     at_risk = r"two processes may compute the same run .*NEGBENCH_LOCKS=soft"
     with pytest.raises(NegbenchError, match=at_risk), files.lock_file(tmp_path / ".lock"):
@@ -207,13 +211,12 @@ def test_without_locks_one_line_says_what_is_at_risk(without_locks, tmp_path, ex
     assert files.sweep(tmp_path) == []
     line = "NEGBENCH_LOCKS=soft"
     place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]
-    expect_error(["run", "--strategy", "qure", *vector_flags, *place], line)
-    expect_error(
-        ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--lr", "fixed", *vector_flags, *place], line
-    )
+    flags = [*flags_of(vector_sets), *place]
+    expect_error(["run", "--strategy", "qure", *flags], line)
+    expect_error(["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--lr", "fixed", *flags], line)
     study = ["study", "--strategy", "all-corpus", "--search", "train.lr=0.01|0.03", "--sampler", "grid", "--name", "s"]
-    sets = [word for text in vector_flags if "=" in text and "n_def" not in text for word in ("--set", text)]
-    expect_error([*study, *sets, *place], line)
+    sets = [text for text in vector_sets if "n_def" not in text]
+    expect_error([*study, *flags_of(sets), *place], line)
 
 
 def test_soft_locks_take_their_place(without_locks, monkeypatch, tmp_path, vector_flags):

@@ -45,7 +45,10 @@ def edit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
         changed[path] = text.replace(old, new, 1)
         syntax.forget()
 
-    monkeypatch.setattr(syntax, "_read", lambda path: changed[path].encode() if path in changed else path.read_bytes())
+    def read(path: Path) -> bytes:
+        return changed[path].encode() if path in changed else path.read_bytes()
+
+    monkeypatch.setattr(syntax, "_read", read)
     syntax.forget()
     yield apply
     monkeypatch.undo()
@@ -71,7 +74,7 @@ def test_what_moves_nothing_keeps_it(edit):
 
 
 def test_what_can_move_a_score_moves_it(edit):
-    seen = {code_version(config_of())}
+    versions = {code_version(config_of())}
     edits = (
         (RANKED, "less(view.scores", "at_most(view.scores"),
         ("negbench.strategies.qure", "threshold: NonNegativeInt = 1", "threshold: NonNegativeInt = 2"),
@@ -82,8 +85,8 @@ def test_what_can_move_a_score_moves_it(edit):
     )
     for module, old, new in edits:  # edits accumulate
         edit(module, old, new)
-        seen.add(code_version(config_of()))
-    assert len(seen) == 1 + len(edits)
+        versions.add(code_version(config_of()))
+    assert len(versions) == 1 + len(edits)
 
 
 OF_PLUGINS = [
@@ -94,12 +97,15 @@ OF_PLUGINS = [
 ]
 
 
-@pytest.mark.parametrize(("module", "old", "new", "moved", "kept"), OF_PLUGINS)
-def test_only_the_plugins_that_are_named_count(edit, module, old, new, moved, kept):
-    before = {name: code_version(config_of(**names)) for name, names in (("moved", moved), ("kept", kept))}
+@pytest.mark.parametrize(("module", "old", "new", "with_plugin", "without_plugin"), OF_PLUGINS)
+def test_only_the_plugins_that_are_named_count(edit, module, old, new, with_plugin, without_plugin):
+    config = config_of(**with_plugin)
+    other_config = config_of(**without_plugin)
+    version = code_version(config)
+    other_version = code_version(other_config)
     edit(module, old, new)
-    assert code_version(config_of(**moved)) != before["moved"]
-    assert code_version(config_of(**kept)) == before["kept"]
+    assert code_version(config) != version
+    assert code_version(other_config) == other_version
 
 
 def test_a_module_may_say_that_it_moves_nothing(edit):
@@ -127,14 +133,16 @@ def test_what_a_run_imports_counts_or_says_that_it_does_not():
 
 def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(tmp_path, own_registry):
     def hash_of(folder: str, text: str, **more: str) -> str:
-        files = {"mine.py": text, **{f"{name}.py": content for name, content in more.items()}}
-        paths = [tmp_path / folder / name for name in files]
-        for path, content in zip(paths, files.values(), strict=True):
-            path.parent.mkdir(exist_ok=True)
+        (tmp_path / folder).mkdir(exist_ok=True)
+        files = []
+        for name, content in {"mine": text, **more}.items():
+            path = tmp_path / folder / f"{name}.py"
             path.write_text(content, encoding="utf-8")
+            files.append(str(path))
         own_registry()
-        config = resolve(build_config([{"strategy": "mine", "plugins": list(map(str, paths))}]))
-        assert {plugin.path for plugin in plugins_of(config)} == {None, paths[0]}  # the built-in ones, and its file
+        config = resolve(build_config([{"strategy": "mine", "plugins": files}]))
+        mine = tmp_path / folder / "mine.py"
+        assert {plugin.path for plugin in plugins_of(config)} == {None, mine}  # the built-in ones, and its file
         return config_hash(config, data="d")
 
     before = hash_of("a", PLUGIN)
@@ -147,9 +155,10 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(tmp_path, own
 def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_registry, subtests):
     """Regression: with a helper of the plug-in changed, old results were returned."""
     (tmp_path / "beside").mkdir()
-    helper, deeper, data, other = (
-        tmp_path / name for name in ("own_helper.py", "beside/deeper.py", "table.bin", "other.bin")
-    )
+    helper = tmp_path / "own_helper.py"
+    deeper = tmp_path / "beside" / "deeper.py"
+    data = tmp_path / "table.bin"
+    other = tmp_path / "other.bin"
     imports = "import json\nimport numpy\nimport own_helper\nfrom negbench import ScoreView"
     plugin = tmp_path / "mine.py"
     plugin.write_text(PLUGIN.replace("from negbench import ScoreView", imports) + "\nREADS = ('table.bin',)\n")
@@ -164,22 +173,21 @@ def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_
         return code_version(full) + digest(read_files(full), tmp_path)
 
     config = resolve(build_config([{"strategy": "mine", "plugins": [str(plugin)]}]))
-    assert {name for name in syntax.closure((("--plugin mine.py", plugin),)) if not name.startswith("negbench")} == {
-        "--plugin mine.py", "own_helper", "beside.deeper",
-    }  # fmt: skip
-    seen = [version()]
-    for path, content in (
-        (helper, b"from beside import deeper\nK = 1\n"), (deeper, b"K = 2\n"), (data, b"two")
-    ):  # fmt: skip
+    modules = syntax.closure((("--plugin mine.py", plugin),))
+    own_modules = {name for name in modules if not name.startswith("negbench")}
+    assert own_modules == {"--plugin mine.py", "own_helper", "beside.deeper"}
+    versions = [version()]
+    changes = {helper: b"from beside import deeper\nK = 1\n", deeper: b"K = 2\n", data: b"two"}
+    for path, content in changes.items():
         with subtests.test(file=path.name):
             path.write_bytes(content)
             with pytest.raises(NegbenchError, match=rf"strategy 'mine': .*{path.name} changed after it was imported"):
                 code_version(config)
-            seen.append(version())
-    assert len(set(seen)) == len(seen)
+            versions.append(version())
+    assert len(set(versions)) == len(versions)
     deeper.write_text("K = 2  # a comment\n")
     other.write_bytes(b"two")
-    assert version() == seen[-1]
+    assert version() == versions[-1]
     data.unlink()
     with pytest.raises(NegbenchError, match=r"table\.bin: READS names this file, but there is none"):
         version()
@@ -241,7 +249,7 @@ def test_a_key_at_its_default_is_not_part_of_the_identity():
 
 
 def test_one_draw_an_interval_leaves_replacement_nothing_to_do():
-    kept = build_config([{"strategy": "qure"}, set_layer("mining.redraw=false")])
+    one_draw = build_config([{"strategy": "qure"}, set_layer("mining.redraw=false")])
     both = build_config([{"strategy": "qure"}, set_layer("mining.redraw=false"), set_layer("mining.replacement=true")])
-    assert resolve(kept).identity() == resolve(both).identity()
-    assert resolve(kept).identity()["mining"] == {"redraw": False}
+    assert resolve(one_draw).identity() == resolve(both).identity()
+    assert resolve(one_draw).identity()["mining"] == {"redraw": False}

@@ -55,17 +55,17 @@ print(mlflow.telemetry.client.get_telemetry_client(), huggingface_hub.constants.
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel from the unpacked sdist, as pip does."""
     where = tmp_path_factory.mktemp("dist")
-    build = "import setuptools.build_meta as b, sys; print(getattr(b, sys.argv[1])(sys.argv[2]))"
+    code = "import setuptools.build_meta as b, sys; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 
-    def built(kind: str, source: Path) -> Path:
-        command = [sys.executable, "-c", build, kind, str(where)]
+    def build_in(source: Path, kind: str) -> Path:
+        command = [sys.executable, "-c", code, kind, str(where)]
         done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True)
         return where / done.stdout.splitlines()[-1]
 
-    with tarfile.open(built("build_sdist", ROOT)) as archive:
+    with tarfile.open(build_in(ROOT, "build_sdist")) as archive:
         archive.extractall(where / "source", filter="data")
     (source,) = (where / "source").iterdir()
-    return built("build_wheel", source)
+    return build_in(source, "build_wheel")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def printed(installed: Path, vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Return what `_ALONE` prints outside the checkout and pytest: to standard output, and as errors."""
-    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("outside")
+    rng = np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("outside")
     for name, shape in (("q", (20, 8)), ("i", (40, 8))):
         np.save(folder / f"{name}.npy", rng.normal(size=shape))
     np.save(folder / "t.npy", rng.integers(0, 40, 20))
@@ -95,8 +96,8 @@ def printed(installed: Path, vector_sets: list[str], tmp_path_factory: pytest.Te
         f"run --strategy qure {sets} --tracking-uri none",
         f"study --strategy qure {sets}",
     ]
-    kept = ("PATH", "HOME", "NEGBENCH_CACHE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
-    plain = {name: os.environ[name] for name in kept if name in os.environ}
+    variables = ("PATH", "HOME", "NEGBENCH_CACHE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+    plain = {name: os.environ[name] for name in variables if name in os.environ}
     words = [str(installed / "python"), "-c", _ALONE, LATE, *commands]
     done = subprocess.run(words, cwd=folder, env=plain, capture_output=True, text=True, check=False)
     return done.stdout, done.stderr
@@ -104,16 +105,21 @@ def printed(installed: Path, vector_sets: list[str], tmp_path_factory: pytest.Te
 
 def test_the_wheel_holds_what_is_read_at_run_time(wheel):
     with zipfile.ZipFile(wheel) as archive:
-        held = set(archive.namelist())
-        (metadata,) = (name for name in held if name.endswith(".dist-info/METADATA"))
+        names = set(archive.namelist())
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         text = archive.read(metadata).decode()
-    shipped = {name: f"negbench/{name}" for name in ("strategies", "backbones")}
-    for top, place in (shipped | {"runs/recipes": "negbench/recipes", "negbench": "negbench"}).items():
-        for path in (ROOT / top).rglob("*"):
+    places = {
+        "strategies": "negbench/strategies",
+        "backbones": "negbench/backbones",
+        "runs/recipes": "negbench/recipes",
+        "negbench": "negbench",
+    }
+    for folder, place in places.items():
+        for path in (ROOT / folder).rglob("*"):
             if path.is_file() and path.suffix not in (".pyc", ".lock"):
-                assert f"{place}/{path.relative_to(ROOT / top)}" in held, place
-    assert {"negbench/py.typed", "negbench/backbones/tiny.safetensors"} <= held
-    assert not [name for name in held if name.startswith(("tests", "strategies", "runs"))]
+                assert f"{place}/{path.relative_to(ROOT / folder)}" in names
+    assert {"negbench/py.typed", "negbench/backbones/tiny.safetensors"} <= names
+    assert not [name for name in names if name.startswith(("tests", "strategies", "runs"))]
     assert f"Version: {negbench.__version__}\n" in text
     assert re.search(r"^Requires-Dist: mlflow.*extra == .full.$", text, re.M)
 
@@ -161,7 +167,7 @@ def test_recipes_are_found_by_name_and_by_path(tmp_path, monkeypatch):
 def test_every_package_of_the_extra_is_known_by_its_module():
     modules = {"open_clip_torch": "open_clip", "scikit-learn": "sklearn"}
     extras = PROJECT["project"]["optional-dependencies"]
-    names = [re.split(r"[^\w-]", each)[0] for each in extras["full"]]
+    names = [re.split(r"[^\w-]", requirement)[0] for requirement in extras["full"]]
     for name in names:
         module = modules.get(name, name)
         error = ModuleNotFoundError(f"No module named '{module}'", name=f"{module}.inner")
@@ -195,9 +201,9 @@ def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_roo
             assert (ROOT / needed).exists()
             assert needed not in ignored
     assert "!runs/recipes" in ignored  # the demo needs its recipe
-    (made,) = re.findall(r"useradd .*--uid (\d+)", " ".join(rest for _, rest in lines))
-    assert [rest for word, rest in lines if word == "USER"] == [made]
-    assert int(made) > 0
+    (user,) = re.findall(r"useradd .*--uid (\d+)", " ".join(rest for _, rest in lines))
+    assert [rest for word, rest in lines if word == "USER"] == [user]
+    assert int(user) > 0
     assert json.loads(next(rest for word, rest in lines if word == "ENTRYPOINT")) == [*PROJECT["project"]["scripts"]]
     (command,) = [json.loads(rest) for word, rest in lines if word == "CMD"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -12,18 +12,28 @@ from negbench.plugins.registry import registry
 
 
 def options_of(cls: Any) -> str:
-    """'n_def 6; k 100, 10 to 1000 (log); halve False': defaults, and what a study searches."""
-    options = [f"n_def {cls.n_def}"] if hasattr(cls, "n_def") else []
+    """Return 'n_def 6; k 100, 10 to 1000 (log); halve False': defaults, and what a study searches."""
+    options = []
+    if hasattr(cls, "n_def"):
+        options.append(f"n_def {cls.n_def}")
     for field in dataclasses.fields(cls):
+        text = f"{field.name} {field.default}"
         span = field.metadata.get("range")
-        searched = "" if span is None else f", {' or '.join(span.choices) or f'{span.low} to {span.high}'}"
-        options.append(f"{field.name} {field.default}{searched}{' (log)' if span is not None and span.log else ''}")
+        if span is not None and span.choices:
+            text += f", {' or '.join(span.choices)}"
+        elif span is not None:
+            text += f", {span.low} to {span.high}"
+        if span is not None and span.log:
+            text += " (log)"
+        options.append(text)
     return "; ".join(options)
 
 
 def test_defaults_and_ranges_are_those_of_published_numbers(golden):
-    kinds = {kind: registry.plugins(kind) for kind in ("losses", "strategies")}
-    golden("options", {k: [f"{n}: {options_of(registry.get(k, n))}" for n in names] for k, names in kinds.items()})
+    lines = {}
+    for kind in ("losses", "strategies"):
+        lines[kind] = [f"{name}: {options_of(registry.get(kind, name))}" for name in registry.plugins(kind)]
+    golden("options", lines)
 
 
 def test_options_of_a_loss_are_given_by_name(subtests):

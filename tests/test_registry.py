@@ -5,14 +5,15 @@ import dataclasses
 import inspect
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from negbench.cli.explain import options_of
-from negbench.contracts import Loss, ScoreView, Strategy, tunable_ranges
+from negbench.contracts import Loss, Range, ScoreView, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.plugins import registry as plugins
 from negbench.plugins import syntax
@@ -21,7 +22,17 @@ from negbench.settings.layers import parse_plugin
 from tests.plugin_file import ANSWER, PLUGIN
 
 TESTS = Path(__file__).parent
-EVERY = [(kind, name) for kind in KINDS for name, each in registry.plugins(kind).items() if each.origin == "built-in"]
+
+
+def built_in_plugins() -> list[tuple[str, str]]:
+    """Return the kind and the name of every built-in plug-in."""
+    keys = list[tuple[str, str]]()
+    for kind in KINDS:
+        keys += [(kind, name) for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in"]
+    return keys
+
+
+EVERY = built_in_plugins()
 FIELDED = [(kind, name) for kind, name in EVERY if kind in ("strategies", "losses")]
 
 
@@ -36,15 +47,19 @@ def plugin_file(tmp_path: Path) -> Path:
 
 
 def test_every_key_has_its_files_and_a_description(subtests):
-    texts = {kind: "".join(path.read_text("utf-8") for path in (TESTS / kind).glob("test_*.py")) for kind in KINDS}
+    texts = {}
+    for kind in KINDS:
+        paths = (TESTS / kind).glob("test_*.py")
+        texts[kind] = "".join(path.read_text("utf-8") for path in paths)
     for kind, name in EVERY:
         with subtests.test(kind=kind, name=name):
             source = registry.find(kind, name).source()
             assert source.is_file()
             assert source.stem == name.replace("-", "_")
-            own = (TESTS / kind / f"test_{source.stem}.py").is_file()
-            assert own or f'"{name}"' in texts[kind] or registry.get(kind, name).__name__ in texts[kind], name
-            (described,) = [d for d in registry.describe(kind) if d.name == name]
+            has_own_tests = (TESTS / kind / f"test_{source.stem}.py").is_file()
+            class_name = registry.get(kind, name).__name__
+            assert has_own_tests or f'"{name}"' in texts[kind] or class_name in texts[kind], name
+            (described,) = [description for description in registry.describe(kind) if description.name == name]
             assert described.summary.endswith((".", ":")), name
             assert len(described.summary) > 10
             assert described.paper
@@ -54,29 +69,43 @@ def test_every_key_has_its_files_and_a_description(subtests):
 def test_every_default_builds_and_lies_in_its_range(subtests):
     for kind, name in FIELDED:
         with subtests.test(kind=kind, name=name):
-            made = registry.make(kind, name)
-            assert isinstance(made, Strategy if kind == "strategies" else Loss)
-            config = dataclasses.asdict(made)
-            assert registry.make(kind, name, **config) == made
-            assert registry.make(kind, name, **json.loads(json.dumps(config))) == made
-            for option, span in tunable_ranges(type(made)).items():
-                value = config[option]
-                assert value in span.choices if span.choices else span.low <= value <= span.high, option
+            plugin = registry.make(kind, name)
+            assert isinstance(plugin, Strategy if kind == "strategies" else Loss)
+            options = dataclasses.asdict(plugin)
+            assert registry.make(kind, name, **options) == plugin
+            assert registry.make(kind, name, **json.loads(json.dumps(options))) == plugin
+            for option, span in tunable_ranges(type(plugin)).items():
+                value = options[option]
+                if span.choices:
+                    assert value in span.choices, option
+                else:
+                    assert span.low <= value <= span.high, option
 
 
 def test_the_ends_of_every_range_build(subtests):
     for kind, name in FIELDED:
         with subtests.test(kind=kind, name=name):
-            ranges, default = tunable_ranges(registry.get(kind, name)), registry.make(kind, name)
+            ranges = tunable_ranges(registry.get(kind, name))
+            default = registry.make(kind, name)
             for option, span in ranges.items():
-                number = int if isinstance(getattr(default, option), int) else lambda value: value
-                band = {span.below: number(ranges[span.below].high)} if span.below else {}  # a band as wide as it gets
-                band |= {start: number(each.low) for start, each in ranges.items() if each.below == option}
+                whole = isinstance(getattr(default, option), int) and not span.choices
                 for end in span.choices or (span.low, span.high):
-                    value = number(end)
-                    assert getattr(registry.make(kind, name, **{**band, option: value}), option) == value, (
-                        f"{option}={value}"
-                    )
+                    options = {**widest_band(ranges, option), option: end}
+                    if whole:
+                        options = {key: int(value) for key, value in options.items()}
+                    plugin = registry.make(kind, name, **options)
+                    assert getattr(plugin, option) == options[option], f"{option}={end}"
+
+
+def widest_band(ranges: Mapping[str, Range], option: str) -> dict[str, Any]:
+    """Return the other ends of bands that an option is an end of, as far from it as they may be."""
+    ends = {}
+    if ranges[option].below:
+        ends[ranges[option].below] = ranges[ranges[option].below].high
+    for start, span in ranges.items():
+        if span.below == option:
+            ends[start] = span.low
+    return ends
 
 
 LOADED = Path(__file__).with_name("sums.py").read_text(encoding="utf-8")
@@ -121,11 +150,14 @@ def test_options_of_a_loader(subtests, tmp_path, own_registry, mistakes):
 
 def test_what_reads_the_truth_declares_it_and_is_named_an_oracle():
     for name in registry.plugins("strategies"):
-        reads = any(
-            isinstance(node, ast.Name | ast.Attribute)
-            and (getattr(node, "attr", None) or getattr(node, "id", "")) in ("relevant", "not_relevant")
-            for node in ast.walk(ast.parse(registry.find("strategies", name).source().read_text(encoding="utf-8")))
-        )
+        source = registry.find("strategies", name).source().read_text(encoding="utf-8")
+        words = set[str]()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Attribute):
+                words.add(node.attr)
+            elif isinstance(node, ast.Name):
+                words.add(node.id)
+        reads = bool(words & {"relevant", "not_relevant"})
         assert reads == registry.get("strategies", name).reads_truth == name.startswith("oracle-"), name
 
 
@@ -139,11 +171,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a folder whose files count as built-in strategies."""
     import negbench.strategies
 
-    def found(folder: Path, kind: str, name: str, changed: int) -> tuple[plugins.Plugin, ...]:
-        added = _plugins_in.__wrapped__(tmp_path, kind, name, changed) if kind == "strategies" else ()
-        return (*_plugins_in(folder, kind, name, changed), *added)
+    def plugins_in(folder: Path, kind: str, name: str, changed: int) -> tuple[plugins.Plugin, ...]:
+        built_in = _plugins_in(folder, kind, name, changed)
+        if kind != "strategies":
+            return built_in
+        return (*built_in, *_plugins_in.__wrapped__(tmp_path, kind, name, changed))
 
-    monkeypatch.setattr("negbench.plugins.registry._plugins_in", found)
+    monkeypatch.setattr("negbench.plugins.registry._plugins_in", plugins_in)
     monkeypatch.setattr(negbench.strategies, "__path__", [*negbench.strategies.__path__, str(tmp_path)])
     syntax._spec.cache_clear()
     yield tmp_path
@@ -241,7 +275,9 @@ def test_a_file_is_registered(plugin_file):
 def test_a_file_is_imported_again_if_it_or_what_it_imports_or_reads_has_changed(tmp_path, monkeypatch):
     """Regression: in a notebook, an edited plug-in gave the results of the old one."""
     (tmp_path / "beside").mkdir()
-    plugin, helper, data = (tmp_path / name for name in ("again.py", "beside/size.py", "table.txt"))
+    plugin = tmp_path / "again.py"
+    helper = tmp_path / "beside" / "size.py"
+    data = tmp_path / "table.txt"
     head = "from pathlib import Path\nfrom beside import size\n"
     head += "READ = Path(__file__).with_name('table.txt').read_text()\n"
     text = PLUGIN.replace("from dataclasses", f"{head}READS = ('table.txt',)\nfrom dataclasses", 1)
@@ -258,10 +294,10 @@ def test_a_file_is_imported_again_if_it_or_what_it_imports_or_reads_has_changed(
         return [fresh.make("strategies", "again").pool(None), whole.pool(None)]
 
     assert answers() == [(1, "one", 1)] * 2
-    held = fresh.get("strategies", "again")
+    before = fresh.get("strategies", "again")
     plugin.with_name("other.txt").write_text("not read")
     answers()
-    assert fresh.get("strategies", "again") is held
+    assert fresh.get("strategies", "again") is before
     helper.write_text("K = 2\n")  # within the same second, of the same size
     assert answers() == [(2, "one", 1)] * 2
     plugin.write_text(plugin.read_text().replace("READ, 1", "READ, 2"))
@@ -302,14 +338,14 @@ def test_a_name_that_is_taken_is_refused(subtests, plugin_file, tmp_path):
 
     fresh = Registry()
     fresh.add_file(plugin_file)
-    for name, taken, by in (("my_own", "my-own", plugin_file), ("qure", "qure", "built-in")):
-        with subtests.test(name=name, taken=taken):
+    for name, key, owner in (("my_own", "my-own", plugin_file), ("qure", "qure", "built-in")):
+        with subtests.test(name=name):
             other = tmp_path / "elsewhere" / f"{name}.py"
             other.parent.mkdir(exist_ok=True)
             other.write_text(PLUGIN, encoding="utf-8")
             with pytest.raises(NegbenchError) as caught:
                 add_and_list(other)
-            assert f"two strategies are named '{taken}': {by} and {other}; rename one" == _message(caught)
+            assert f"two strategies are named '{key}': {owner} and {other}; rename one" == _message(caught)
 
 
 def test_a_files_name_is_a_plain_name(plugin_file, subtests):
@@ -323,7 +359,8 @@ def test_a_files_name_is_a_plain_name(plugin_file, subtests):
 def test_files_that_are_no_plugins(tmp_path):
     with pytest.raises(NegbenchError, match="no such file"):
         Registry().add_file(tmp_path / "absent.py")
-    empty, broken = tmp_path / "empty.py", tmp_path / "broken.py"
+    empty = tmp_path / "empty.py"
+    broken = tmp_path / "broken.py"
     empty.write_text("x = 1\n", encoding="utf-8")
     broken.write_text("import no_such_module_of_anyone\n", encoding="utf-8")
     with pytest.raises(NegbenchError, match="defines no Strategy, Loss, Backbone or Dataset"):

@@ -81,5 +81,5 @@ def test_hn_nce():
     even = torch.arange(8, dtype=torch.float64) * math.pi / 4
     scores = (even[:, None] - even).cos()
     loss: Loss = registry.make("losses", "hn-nce", tau=0.5, alpha=1.0, beta=0.5)
-    got = loss(scores.diagonal(), scores, ~torch.eye(8, dtype=torch.bool))
-    assert got.item() == pytest.approx(1.2312963105843284, rel=1e-9)
+    value = loss(scores.diagonal(), scores, ~torch.eye(8, dtype=torch.bool))
+    assert value.item() == pytest.approx(1.2312963105843284, rel=1e-9)

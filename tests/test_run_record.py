@@ -25,7 +25,8 @@ SETTINGS = ("select=last", "select=dev", "select=val", "reported=false")
 @pytest.fixture(scope="module")
 def results(finished: Callable[..., RunFolder]) -> list[dict[str, Any]]:
     """Return the results of a corpus strategy, by every way to choose the epoch, and of a batch strategy."""
-    folders = [*map(finished, SETTINGS), finished(SETTINGS[0], "in-batch")]
+    folders = [finished(setting) for setting in SETTINGS]
+    folders.append(finished(SETTINGS[0], "in-batch"))
     return [json.loads((folder.path / "result.json").read_text(encoding="utf-8")) for folder in folders]
 
 
@@ -36,7 +37,8 @@ def test_the_file_is_that_of_the_model():
 
 def test_equal_weights_are_equal_files(tmp_path):
     """Regression: the order of the metadata varied."""
-    folder, about = RunFolder(tmp_path), {"run": "a-s0", "hash": "0123", "more": "x"}
+    folder = RunFolder(tmp_path)
+    about = {"run": "a-s0", "hash": "0123", "more": "x"}
     contents = set()
     for _ in range(8):
         folder.write_weights({"b": torch.ones(2), "a": torch.zeros(3)}, about)

@@ -117,11 +117,11 @@ def test_a_content_is_parsed_once_and_a_damaged_cache_is_made_again(subtests, tm
 
 def test_equal_contents_import_what_lies_beside_each(tmp_path):
     (tmp_path / "pack").mkdir()
-    wanted = {
+    imports = {
         ("up.one", "one.py"): "up.near",
         ("down.one", "two.py"): "down.near",
         ("up.one", "pack/__init__.py"): "up.one.near",
     }
-    for (module, name), near in wanted.items():
+    for (module, name), near in imports.items():
         (tmp_path / name).write_text("from . import near\n", encoding="utf-8")
         assert syntax.traits(module, tmp_path / name).imports == [near], name

@@ -1,6 +1,5 @@
 """The MLflow copy of runs: its contents, resumed runs, concurrent processes, failing stores."""
 
-import itertools
 import multiprocessing
 import re
 import shutil
@@ -80,7 +79,7 @@ def test_the_copy_has_the_final_values_of_its_run(stored, copy):
     values = final_values(stored.details)
     for name, value in values.items():
         assert copy.data.metrics[name] == pytest.approx(value), name
-    parts = [part for part, _ in itertools.groupby(sorted(values), lambda name: name.split("/")[0])]
+    parts = [name.split("/")[0] for name in sorted(values)]
     assert parts[0] == "average"  # the most important part sorts first
     assert {"mined", "regime_end", "used"} < {*parts}
 
@@ -90,7 +89,9 @@ def test_the_copy_has_the_curves_of_its_run_and_not_those_of_each_refresh(stored
     points = [point for point in stored.folder.metrics() if name in point]
     curve = MlflowClient(default_uri(stored.path.parent)).get_metric_history(copy.info.run_id, name)
     assert [(point.step, point.value) for point in curve] == [(point["step"], point[name]) for point in points]
-    curves = {name for point in stored.folder.metrics() for name in point} - {"step", "epoch"}
+    curves = set[str]()
+    for point in stored.folder.metrics():
+        curves |= point.keys() - {"step", "epoch"}
     only_folder = {name for name in curves if name.startswith(("mining/", "regime/", "train/lr", "train/temperature"))}
     assert len(only_folder) > 20
     assert copy.data.metrics.keys() == (curves - only_folder) | final_values(stored.details).keys()
@@ -100,7 +101,7 @@ def test_the_copy_has_the_files_of_its_run(stored, copy):
     where = stored.path.parent
     client = MlflowClient(default_uri(where))
     artifacts = {"config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors"}
-    assert {a.path for a in client.list_artifacts(copy.info.run_id)} == artifacts
+    assert {file.path for file in client.list_artifacts(copy.info.run_id)} == artifacts
     assert copy.info.artifact_uri.startswith((where / "artifacts").as_uri())
 
 
@@ -126,9 +127,9 @@ def test_a_resumed_run_has_each_point_once(vector_sets, tmp_path, monkeypatch):
     done = run_config(config, context)
     (copy,) = runs_in(tmp_path)
     for name in ("train/loss", "train/step_loss", "val/recall_at_10"):
-        told = [(point["step"], point[name]) for point in done.folder.metrics() if name in point]
+        curve = [(point["step"], point[name]) for point in done.folder.metrics() if name in point]
         sent = [(point.step, point.value) for point in client.get_metric_history(copy.info.run_id, name)]
-        assert sent == told, name
+        assert sent == curve, name
         assert len({step for step, _ in sent}) == len(sent) > 0, name
 
 
@@ -140,33 +141,47 @@ def test_the_client_divides_what_exceeds_a_batch(tmp_path):
     assert [point.value for point in client.get_metric_history(run_id, "m1")] == list(range(1, 2_500, 2))
 
 
+def test_ui_copies_nothing_that_the_store_has(stored, ui_commands):
+    runs = stored.path.parent
+    (before,) = runs_in(runs)
+    assert negbench(["ui", "--runs-dir", str(runs)]) == 0
+    assert [run.info.run_id for run in runs_in(runs)] == [before.info.run_id]
+
+
 @pytest.mark.usefixtures("ui_commands")
-def test_ui_copies_what_the_store_lacks(stored, tmp_path, capsys, run_command):
-    result, here, there = stored, stored.path.parent, tmp_path / "there"
-    (before,) = runs_in(here)
-    assert negbench(["ui", "--runs-dir", str(here)]) == 0
-    assert [each.info.run_id for each in runs_in(here)] == [before.info.run_id]  # nothing to copy
+def test_a_port_that_is_taken_is_one_line(stored, expect_error):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        assert negbench(["ui", "--runs-dir", str(here), "--port", port]) == 2
-    assert f"--port {port}: Address already in use: give another one" in capsys.readouterr().err
-    shutil.copytree(result.path, there / result.run_id)  # move to another runs folder
-    assert "copied 1 run that" in run_command("ui", "--runs-dir", str(there)).out
-    (after,) = runs_in(there)
+        line = f"--port {port}: Address already in use: give another one"
+        expect_error(["ui", "--runs-dir", str(stored.path.parent), "--port", port], line)
+
+
+@pytest.mark.usefixtures("ui_commands")
+def test_ui_copies_what_the_store_lacks(stored, tmp_path, run_command):
+    """The run of another runs folder; not one that was deleted on MLflow's pages, or that another process copies."""
+    run_id = stored.run_id
+    shutil.copytree(stored.path, tmp_path / run_id)
+    assert "copied 1 run that" in run_command("ui", "--runs-dir", str(tmp_path)).out
+    (before,) = runs_in(stored.path.parent)
+    (after,) = runs_in(tmp_path)
     assert after.data.metrics == before.data.metrics
     assert after.data.params == before.data.params
-    client = MlflowClient(default_uri(there))
+    client = MlflowClient(default_uri(tmp_path))
     client.delete_run(after.info.run_id)  # as in MLflow's web pages
-    assert Tracker.open(there).copy_missing() == []
+    assert Tracker.open(tmp_path).copy_missing() == []
     client.restore_run(after.info.run_id)
     client.update_run(after.info.run_id, status="FAILED")  # interrupted while copying
-    with RunFolder(there / result.run_id).lock():
-        assert Tracker.open(there).copy_missing() == []  # another process is copying it
-    assert Tracker.open(there).copy_missing() == [result.run_id]
-    assert [each.info.status for each in runs_in(there)] == ["FINISHED"]
-    RunFolder(there / result.run_id).path.joinpath("result.json").unlink()  # an unfinished run
-    write_json(there / result.run_id / "mlflow.json", {"uri": "elsewhere", "run_id": "1"})
-    assert Tracker.open(there).copy_missing() == []
+    with RunFolder(tmp_path / run_id).lock():
+        assert Tracker.open(tmp_path).copy_missing() == []  # another process is copying it
+    assert Tracker.open(tmp_path).copy_missing() == [run_id]
+    assert [run.info.status for run in runs_in(tmp_path)] == ["FINISHED"]
+
+
+def test_a_run_that_is_not_finished_is_not_copied(stored, tmp_path):
+    shutil.copytree(stored.path, tmp_path / stored.run_id)
+    (tmp_path / stored.run_id / "result.json").unlink()
+    write_json(tmp_path / stored.run_id / "mlflow.json", {"uri": "elsewhere", "run_id": "1"})
+    assert Tracker.open(tmp_path).copy_missing() == []
 
 
 def test_a_deleted_experiment_has_a_way_out(tmp_path):
@@ -177,9 +192,9 @@ def test_a_deleted_experiment_has_a_way_out(tmp_path):
     client.delete_experiment(number)
     with pytest.raises(RunError) as error, tracker.answering():
         client.create_run(tracker.experiment(client, "negbench"))
-    said = str(error.value)
-    assert "the experiment was deleted; restore it, `" in said
-    restore, remove = re.findall(r"`(.*?)`", said)[-2:]
+    message = str(error.value)
+    assert "the experiment was deleted; restore it, `" in message
+    restore, remove = re.findall(r"`(.*?)`", message)[-2:]
     assert restore.endswith(f"mlflow experiments restore -x {number}")
     assert remove == f"mlflow gc --backend-store-uri {tracker.uri} --experiment-ids {number}"
     client.restore_experiment(number)  # what the first line does
@@ -189,7 +204,7 @@ def test_a_deleted_experiment_has_a_way_out(tmp_path):
 def test_statuses_of_all_runs_are_what_each_run_is_asked_for(tmp_path):
     tracker = Tracker.open(tmp_path)
     client = tracker.client()
-    wanted = {}
+    want = {}
     for number, status in enumerate(("FINISHED", "FAILED", "KILLED", "RUNNING", "deleted")):
         experiment = client.create_experiment(f"experiment {number}")
         run_id = client.create_run(experiment).info.run_id
@@ -197,29 +212,28 @@ def test_statuses_of_all_runs_are_what_each_run_is_asked_for(tmp_path):
             client.delete_run(run_id)
         elif status != "RUNNING":
             client.set_terminated(run_id, status)
-        wanted[run_id] = status
+        want[run_id] = status
         write_json(tmp_path / f"run-{number}" / NOTE, {"uri": tracker.printable_uri, "run_id": run_id, "token": ""})
     client.delete_experiment(experiment)
-    assert tracker.statuses() == wanted
-    assert tracking._statuses_by_pages(client) == wanted
-    assert [tracker.state(tmp_path / f"run-{n}" / NOTE) for n in range(len(wanted))] == [*wanted.values()]
+    assert tracker.statuses() == want
+    assert tracking._statuses_by_pages(client) == want
+    notes = [tmp_path / f"run-{number}" / NOTE for number in range(len(want))]
+    assert [tracker.state(note) for note in notes] == [*want.values()]
 
 
 def test_pages_of_a_server_are_all_read(tmp_path, monkeypatch):
     tracker = Tracker.open(tmp_path)
     client = tracker.client()
-    known = {client.create_run("0").info.run_id for _ in range(5)}
+    run_ids = {client.create_run("0").info.run_id for _ in range(5)}
     monkeypatch.setattr(tracking, "_PAGE", 2)
-    assert tracking._statuses_by_pages(client).keys() == known
+    assert tracking._statuses_by_pages(client).keys() == run_ids
 
 
-def test_ui_asks_the_store_for_no_single_run_that_is_whole(tmp_path, vector_sets, monkeypatch, run_command):
+def test_ui_asks_the_store_for_no_single_run_that_is_whole(tmp_path, vector_sets, spy_on):
     run(vector_sets, tmp_path)
-    asked = []
-    state = Tracker.state
-    monkeypatch.setattr(Tracker, "state", lambda self, note, *known: asked.append(note) or state(self, note, *known))
+    questions = spy_on(Tracker, "state")
     assert Tracker.open(tmp_path).copy_missing() == []
-    assert asked == []
+    assert questions == []
 
 
 def test_many_runs_ask_no_more_of_the_store_than_one(tmp_path, subtests):
@@ -228,8 +242,8 @@ def test_many_runs_ask_no_more_of_the_store_than_one(tmp_path, subtests):
     client = tracker.client()
     statements = []
 
-    def note(*given: Any) -> None:
-        statements.append(given[2])
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
 
     counts = []
     event.listen(Engine, "before_cursor_execute", note)
@@ -307,24 +321,25 @@ def test_two_processes_start_on_an_empty_store(tmp_path, fast_mode, monkeypatch)
     monkeypatch.setattr(Tracker, "client", fast_mode)  # without the copied store, so each process creates tables
     context = multiprocessing.get_context("fork")
     failures = context.Queue()
-    processes = [context.Process(target=_log_one, args=(tmp_path, n, failures)) for n in range(2)]
+    processes = [context.Process(target=_log_one, args=(tmp_path, number, failures)) for number in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert failures.empty(), failures.get()
-    assert sorted(r.data.metrics["a"] for r in runs_in(tmp_path)) == [0, 1]
+    assert sorted(run.data.metrics["a"] for run in runs_in(tmp_path)) == [0, 1]
 
 
 def test_a_moved_folder_gets_a_new_store(tmp_path, vector_sets):
-    before, after = tmp_path / "before", tmp_path / "a name [with] signs %"
+    before = tmp_path / "before"
+    after = tmp_path / "a name [with] signs %"
     result = run(vector_sets, before)
     before.rename(after)
     assert Tracker.open(after).copy_missing() == [result.run_id]
     (copy,) = runs_in(after)
     assert copy.info.artifact_uri.startswith((after / "artifacts").as_uri())
     client = MlflowClient(default_uri(after))
-    assert "result.json" in {a.path for a in client.list_artifacts(copy.info.run_id)}
+    assert "result.json" in {artifact.path for artifact in client.list_artifacts(copy.info.run_id)}
     assert (after / "mlflow-moved.db").exists()
     assert not before.exists()
     assert Tracker.open(after).copy_missing() == []
