@@ -78,15 +78,18 @@ def main(root: str, folder: str, shard_rows: str, pause: str) -> None:
     backbone = Pooled(pause=float(pause))
     print("ready", flush=True)
     sys.stdin.readline()
-    told = partial(print, flush=True)
-    encoded = store.ensure(images_of(Path(folder)), backbone, progress=told)
+    encoded = store.ensure(images_of(Path(folder)), backbone, progress=partial(print, flush=True))
     print(json.dumps({"encoded": encoded, "batches": backbone.batches}), flush=True)
 
 
 @pytest.fixture
 def start(forked):
     """Return a function that starts a process running `main` with the given arguments."""
-    return lambda *arguments: forked(partial(main, *map(str, arguments)))
+
+    def start_main(*arguments):
+        return forked(partial(main, *(str(argument) for argument in arguments)))
+
+    return start_main
 
 
 def release(*processes):
@@ -139,27 +142,27 @@ def images(folder: Path) -> dict[str, Path]:
 def test_equals_the_plain_loop(store, images, small_shards, budget):
     backbone = Pooled()
     assert store.ensure(images, backbone) == 12  # of 13 ids, as two share a picture
-    held = store.load(list(images), budget_bytes=budget)
-    assert held.in_memory is (budget is None)
-    assert len(held) == 13
-    assert held.shape == (ROWS, WIDTH)
+    loaded = store.load(list(images), budget_bytes=budget)
+    assert loaded.in_memory is (budget is None)
+    assert len(loaded) == 13
+    assert loaded.shape == (ROWS, WIDTH)
     index = torch.tensor([12, 0, 5, 5, 3])
-    got = held[index]
-    assert got.dtype == torch.float32
+    rows = loaded[index]
+    assert rows.dtype == torch.float32
     error = torch.finfo(torch.float16).eps
-    torch.testing.assert_close(got, by_loop(backbone, images)[index], rtol=error, atol=error)
-    assert torch.equal(held[index.reshape(5, 1)], got[:, None])
-    assert held[torch.zeros(0, dtype=torch.int64)].shape == (0, ROWS, WIDTH)
+    torch.testing.assert_close(rows, by_loop(backbone, images)[index], rtol=error, atol=error)
+    assert torch.equal(loaded[index.reshape(5, 1)], rows[:, None])
+    assert loaded[torch.zeros(0, dtype=torch.int64)].shape == (0, ROWS, WIDTH)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_any_number_of_workers_gives_the_same(tmp_path, images, workers):
-    loaded = []
-    for each in (None, workers):
-        store = FeatureStore(tmp_path / f"{each}", "pooled", (ROWS, WIDTH), batch=5)
-        store.ensure(images, Pooled(), workers=each)
-        loaded.append(store.load(list(images))[torch.arange(13)])
-    assert torch.equal(*loaded)
+    def encode(workers: int | None) -> Tensor:
+        store = FeatureStore(tmp_path / f"{workers}", "pooled", (ROWS, WIDTH), batch=5)
+        store.ensure(images, Pooled(), workers=workers)
+        return store.load(list(images))[torch.arange(13)]
+
+    assert torch.equal(encode(workers), encode(None))
 
 
 def test_every_batch_of_the_encoder_has_one_size(tmp_path, images):
@@ -192,12 +195,13 @@ def test_mode_of_every_module_and_the_global_generators_are_left_alone(tmp_path,
     backbone = Pooled()
     backbone.train()
     backbone.linear.eval()
-    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    state = torch.get_rng_state()
+    numpy_state = np.random.get_state()[1].copy()  # noqa: NPY002
     store_of(backbone, root=tmp_path).ensure(images_of(folder), backbone, workers=1)
     assert (backbone.training, backbone.linear.training, backbone.drop.training) == (True, False, True)
     assert torch.equal(torch.get_rng_state(), state)
     assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
-    assert all(parameter.grad is None for parameter in backbone.parameters())
+    assert [name for name, parameter in backbone.named_parameters() if parameter.grad is not None] == []
 
 
 @pytest.mark.gpu
@@ -206,11 +210,11 @@ def test_on_a_gpu(store, images, small_shards, budget):
     backbone = Pooled()
     want = by_loop(backbone, images)
     assert store.ensure(images, backbone, device="cuda", workers=1) == 12
-    got = store.load(list(images), "cuda", budget)
-    assert got.in_memory is (budget is None)
+    loaded = store.load(list(images), "cuda", budget)
+    assert loaded.in_memory is (budget is None)
     index = torch.tensor([7, 7, 0, 12], device="cuda")
-    assert got[index].device.type == "cuda"
-    torch.testing.assert_close(got[index].cpu(), want[index.cpu()], rtol=2e-3, atol=2e-3)
+    assert loaded[index].device.type == "cuda"
+    torch.testing.assert_close(loaded[index].cpu(), want[index.cpu()], rtol=2e-3, atol=2e-3)
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
@@ -238,25 +242,27 @@ def test_out_of_half_range_names_the_image(store, images, scale, what):
 
 
 def test_a_full_disk_loses_nothing_finished(tmp_path, images, small_shards, monkeypatch):
-    real, calls = os.fsync, []
+    real_fsync = os.fsync
+    calls = 0
 
     def fsync(handle: int) -> None:
-        calls.append(handle)
-        if len(calls) > 4:  # two syncs per shard: file and folder
+        nonlocal calls
+        calls += 1
+        if calls > 4:  # two syncs per shard: file and folder
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(handle)
+        real_fsync(handle)
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(NegbenchError, match=r"No space left on device; the finished shards are kept"):
         new_store(tmp_path, 2).ensure(images, Pooled())
-    monkeypatch.setattr(os, "fsync", real)
+    monkeypatch.setattr(os, "fsync", real_fsync)
     store = new_store(tmp_path, 2)
     assert len(store) == 2 * small_shards
     assert not list(store.folder.glob(".*.partial"))
-    left = store.folder / ".00009-aaaaaaaa.safetensors.x1y2.partial"  # as a kill leaves it
-    left.write_bytes(b"half a shard")
+    leftover = store.folder / ".00009-aaaaaaaa.safetensors.x1y2.partial"  # as a kill leaves it
+    leftover.write_bytes(b"half a shard")
     assert store.ensure(images, Pooled()) == 12 - 2 * small_shards
-    assert not left.exists()
+    assert not leftover.exists()
 
 
 def test_too_little_room_is_said_before_encoding(tmp_path, store, images, monkeypatch):
@@ -296,12 +302,12 @@ def test_a_fine_tuned_backbone_is_refused(store, images):
 def test_a_picture_replaced_while_it_is_encoded_is_not_stored(tmp_path, store, images):
     backbone = Pooled()
 
-    def late(image: Image.Image) -> Tensor:
+    def replace_first(image: Image.Image) -> Tensor:
         new = shutil.copy(images["i01"], tmp_path / f"{threading.get_ident()}")
         new.replace(images["i00"])  # at once, whoever reads it now
         return shrink(image)
 
-    backbone.transform = late
+    backbone.transform = replace_first
     with pytest.raises(DataError, match=r"i00\.png changed while it was encoded: rerun"):
         store.ensure(images, backbone)
     assert len(new_store(tmp_path)) == 0
@@ -333,7 +339,8 @@ def test_bad_keys(tmp_path, subtests):
 
 def test_a_damaged_shard_is_encoded_anew_and_a_reader_keeps_its_rows(tmp_path, images, small_shards, logged):
     """A damaged list of hashes; tests/reliability/test_damage.py damages the other parts bit by bit."""
-    backbone, store = Pooled(), new_store(tmp_path, 4)
+    backbone = Pooled()
+    store = new_store(tmp_path, 4)
     store.ensure(images, backbone)
     reader = store.load(list(images), budget_bytes=0)
     want = reader[torch.arange(13)]
@@ -343,7 +350,7 @@ def test_a_damaged_shard_is_encoded_anew_and_a_reader_keeps_its_rows(tmp_path, i
     (tmp_path / "wrong").write_bytes(wrong)
     (tmp_path / "wrong").replace(shard)
     assert new_store(tmp_path, 4).ensure(images, backbone) == 4
-    assert any(f"{shard} is damaged" in record.getMessage() for record in logged)
+    assert f"{shard} is damaged" in " ".join(record.getMessage() for record in logged)
     assert not shard.exists()
     assert torch.equal(reader[torch.arange(13)], want)
     again = new_store(tmp_path, 4)
@@ -370,18 +377,18 @@ def test_readers_beside_a_writer_see_whole_shards_only(tmp_path, folder, start):
     process = start(tmp_path / "cache", folder, 2, 0.05)
     want = dict(zip(images, by_loop(Pooled(), images), strict=True))
     release(process)
-    seen = set()
+    counts = set()
     while process.poll() is None:
         reader = new_store(tmp_path, 2)
         lacking = reader.missing(images)
         ready = [image for image in images if image not in lacking]
-        got = reader.load(ready, budget_bytes=0)[torch.arange(len(ready))]
-        for image, row in zip(ready, got, strict=True):
+        rows = reader.load(ready, budget_bytes=0)[torch.arange(len(ready))]
+        for image, row in zip(ready, rows, strict=True):
             torch.testing.assert_close(row, want[image], rtol=2e-3, atol=2e-3)
-        seen.add(len(ready))
+        counts.add(len(ready))
         time.sleep(0.01)
     assert process.returncode == 0
-    assert len(seen) > 2  # it was read while being filled
+    assert len(counts) > 2  # it was read while being filled
 
 
 # --- content hashes --------------------------------------------------------------------------------------------------

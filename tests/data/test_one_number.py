@@ -1,6 +1,6 @@
 """One hash, one cache, one number: features and results do not depend on what filled the cache, or in which order."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -37,19 +37,20 @@ def some(pictures: dict[str, Path]) -> dict[str, Path]:
     return dict(list(pictures.items())[::6][:20])
 
 
-def parts(names: list[str], size: int) -> Iterator[list[str]]:
-    return (names[at : at + size] for at in range(0, len(names), size))
+def parts(names: list[str], size: int) -> list[list[str]]:
+    return [names[start : start + size] for start in range(0, len(names), size)]
 
 
-# how a cache may have been filled before a run with all pictures finds it: lists of images, one after the other
-HISTORIES = {
-    "cold": lambda names: [names],
-    "one by one": lambda names: parts(names, 1),
-    "in threes": lambda names: parts(names, 3),
-    "backwards": lambda names: [names[::-1]],
-    "two images fewer": lambda names: [names[2:], names],
-    "two images more": lambda names: [names[:9], names[:11], names],
-}
+def histories(names: list[str]) -> dict[str, list[list[str]]]:
+    """Return how a cache may have been filled before a run with all pictures finds it: images in their portions."""
+    return {
+        "cold": [names],
+        "one by one": parts(names, 1),
+        "in threes": parts(names, 3),
+        "backwards": [names[::-1]],
+        "two images fewer": [names[2:], names],
+        "two images more": [names[:9], names[:11], names],
+    }
 
 
 def features_after(history: Iterable[list[str]], pictures: dict[str, Path], backbone: Backbone, root: Path) -> Tensor:
@@ -64,34 +65,35 @@ def features_after(history: Iterable[list[str]], pictures: dict[str, Path], back
 @pytest.fixture(scope="module")
 def cold(some: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     """Return each backbone's features of these pictures, encoded at once into an empty cache."""
-    made = {}
+    features = {}
     for name, options in TOYS.items():
         backbone = registry.make("backbones", name, **options, seed=0)
         root = tmp_path_factory.mktemp(name)
-        made[name] = features_after([list(some)], some, backbone, root)
-    return made
+        features[name] = features_after([list(some)], some, backbone, root)
+    return features
 
 
-@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("history", histories([]))
 def test_tinys_features_do_not_depend_on_what_filled_the_cache(history, some, cold, tmp_path):
     """Regression: encoder batches of one, two or three images flipped bits, and a shared cache kept them."""
     backbone = registry.make("backbones", "tiny", seed=0)
-    found = features_after(HISTORIES[history](list(some)), some, backbone, tmp_path)
-    assert torch.equal(found, cold["tiny"])
+    features = features_after(histories(list(some))[history], some, backbone, tmp_path)
+    assert torch.equal(features, cold["tiny"])
 
 
 @pytest.mark.parametrize("name", TOYS)
 def test_features_of_every_family_do_not_depend_on_what_filled_the_cache(name, some, cold, tmp_path):
     backbone = registry.make("backbones", name, **TOYS[name], seed=0)
     first = dict(list(some.items())[:3])
-    found = features_after([[image] for image in first], first, backbone, tmp_path)
-    assert torch.equal(found, cold[name][:3])
+    features = features_after([[image] for image in first], first, backbone, tmp_path)
+    assert torch.equal(features, cold[name][:3])
 
 
 @pytest.fixture(scope="module")
 def foreign(pictures: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a cache that others began to fill: some images one by one, others backwards; a run adds the rest."""
-    root, names = tmp_path_factory.mktemp("foreign"), list(pictures)
+    root = tmp_path_factory.mktemp("foreign")
+    names = list(pictures)
     backbone = registry.make("backbones", "tiny", seed=0)
     for portion in [*parts(names[:12], 1), names[-1:60:-2]]:
         store_of(backbone, root=root).ensure({name: pictures[name] for name in portion}, backbone)
@@ -99,23 +101,23 @@ def foreign(pictures: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def new_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a cache that is empty at first; the strategies' runs share it."""
-    return tmp_path_factory.mktemp("own")
+    return tmp_path_factory.mktemp("new")
 
 
 @pytest.mark.parametrize("strategy", AMPLIFY)
-def test_a_run_has_the_same_numbers_with_a_foreign_cache(strategy, toy_root, own, foreign, tmp_path, monkeypatch):
+def test_a_run_has_the_same_numbers_with_a_foreign_cache(strategy, toy_root, new_cache, foreign, tmp_path, monkeypatch):
     config = config_of([f"dataset.root='{toy_root}'", "train.epochs=2", "train.batch_size=16"], strategy)
     finished = []
-    for cache in (own, foreign):
+    for cache in (new_cache, foreign):
         monkeypatch.setenv("NEGBENCH_CACHE", str(cache))
         run = run_config(config, RunContext.open(tmp_path / cache.name, "none"))
         finished.append(run.folder)
     first, second = finished
     assert first.run_id == second.run_id
     assert (first.path / "ranks.parquet").read_bytes() == (second.path / "ranks.parquet").read_bytes()
-    assert all(torch.equal(value, second.weights()[name]) for name, value in first.weights().items())
+    torch.testing.assert_close(first.weights(), second.weights(), rtol=0, atol=0)
 
 
 # --- how much at once ------------------------------------------------------------------------------------------------

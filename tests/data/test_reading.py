@@ -1,6 +1,7 @@
 """Reading ahead: the values of a plain table whatever was announced, and runs of the same bits."""
 
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -31,15 +32,15 @@ TRAINED = ("backbone.name=clip", "backbone.init=random", "backbone.size=toy", "b
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     """Thirty images in shards of seven."""
-    made = FeatureStore(tmp_path_factory.mktemp("cache"), "key", SHAPE, 4)
+    store = FeatureStore(tmp_path_factory.mktemp("cache"), "key", SHAPE, 4)
     contents = {name: hashlib.sha256(name.encode()).digest() for name in NAMES}
     table = torch.randn(30, *SHAPE, generator=torch.Generator().manual_seed(0)).half()
-    with made.writing():
-        for first in range(0, 30, 7):
-            made._write([contents[f"image {n}"] for n in range(first, min(30, first + 7))], table[first : first + 7])
-    made._refresh()
-    made._content = contents
-    return made
+    with store.writing():
+        for rows in torch.arange(30).split(7):
+            store._write([contents[f"image {row}"] for row in rows.tolist()], table[rows])
+    store._refresh()
+    store._content = contents
+    return store
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def test_equal_pictures_are_held_once(store, table):
 
 
 def test_a_replaced_shard_and_too_many_open_files_are_read_from_the_mapping(store, table, monkeypatch):
-    def refuse(*given: Any, **more: Any) -> int:
+    def refuse(*arguments: Any, **options: Any) -> int:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(reading.os, "open", refuse)
@@ -144,10 +145,21 @@ def test_an_error_is_raised_where_the_image_is_asked_for():
 
 def test_the_next_two_items_are_read_while_one_is_used():
     source = Noting()
-    items = read_ahead(source, range(6), lambda item: [torch.tensor([10 * item]), torch.tensor([10 * item + 1])])
-    for item in items:
-        announced = [int(index) for handle in source._readings for index in handle.index]
-        assert announced == [10 * n + k for n in range(item, min(item + 3, 6)) for k in (0, 1)], f"item {item}"
+
+    def images_of(item: int) -> list[Tensor]:
+        return [torch.tensor([item]), torch.tensor([item + 100])]
+
+    announced = []
+    for _ in read_ahead(source, range(6), images_of):
+        announced.append(torch.cat([handle.index for handle in source._readings]).tolist())
+    assert announced == [
+        [0, 100, 1, 101, 2, 102],
+        [1, 101, 2, 102, 3, 103],
+        [2, 102, 3, 103, 4, 104],
+        [3, 103, 4, 104, 5, 105],
+        [4, 104, 5, 105],
+        [5, 105],
+    ]
     assert source._readings == []
 
 
@@ -155,11 +167,9 @@ def test_of_many_images_the_next_part_is_read_while_one_is_computed():
     source = Noting()
     parts = torch.arange(7).split(3)
     read = InTurn(source, parts)
-    for number, part in enumerate(parts):
-        assert torch.equal(read(part).flatten(), part.float()), f"part {number}"
-        assert [handle.index.tolist() for handle in source._readings] == [
-            each.tolist() for each in parts[number + 1 :][:1]
-        ], f"part {number}"
+    for part, announced in zip(parts, ([[3, 4, 5]], [[6]], []), strict=True):
+        assert torch.equal(read(part).flatten(), part.float()), f"part {part}"
+        assert [handle.index.tolist() for handle in source._readings] == announced, f"part {part}"
     assert read(torch.tensor([5, 1])).flatten().tolist() == [5, 1]  # no part: read at once
     assert source._readings == []
 
@@ -189,10 +199,10 @@ def test_images_in_memory_are_not_announced():
 
 def test_a_forked_process_has_threads_of_its_own(monkeypatch):
     source = Noting()
-    own = source._threads()
-    assert source._threads() is own
+    threads = source._threads()
+    assert source._threads() is threads
     monkeypatch.setattr(reading.os, "getpid", lambda: -1)
-    assert source._threads() is not own
+    assert source._threads() is not threads
 
 
 @pytest.mark.parametrize(("workers", "cores", "threads"), [(None, 2, 4), (0, 16, 16), (3, 16, 3), (None, 500, 32)])
@@ -206,7 +216,8 @@ def test_large_pictures_are_decoded_one_at_a_time(tmp_path, monkeypatch):
     file = {f"i{n}": tmp_path / f"i{n}.png" for n in range(6)}
     for number, path in enumerate(file.values()):
         Image.new("RGB", (4, 4), (number, 0, 0)).save(path)
-    together, most = 0, 0
+    together = 0
+    most = 0
 
     def transform(image: Image.Image) -> Tensor:
         nonlocal together, most
@@ -228,12 +239,12 @@ def test_large_pictures_are_decoded_one_at_a_time(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("free", "held", "step", "budget"),
+    ("free", "held_bytes", "step", "budget"),
     [(80, 0, 10, 40), (80, 0, 60, 20), (80, 0, 90, 0), (50, 30, 10, 40), (50, 30, 60, 20)],
 )
-def test_a_gpu_holds_what_the_step_leaves_at_most_half_of_what_is_free(free, held, step, budget, monkeypatch):
+def test_a_gpu_holds_what_the_step_leaves_at_most_half_of_what_is_free(free, held_bytes, step, budget, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
-    assert feature_budget(torch.device("cuda"), held, step) == budget
+    assert feature_budget(torch.device("cuda"), held_bytes, step) == budget
 
 
 @pytest.mark.parametrize(("memory", "budget"), [(2**40, 2**32), (2**30, 2**29)])
@@ -273,12 +284,12 @@ def test_a_run_on_a_gpu_holds_what_its_step_leaves(setting, budget, toy_root, st
     opened = untrained(config_of(sets, "qure"))
     source = store.load(NAMES, "cpu", 0)
     source.device = torch.device("cuda")
-    held = list[int]()
-    monkeypatch.setattr(source, "hold", held.append)
+    budgets = list[int]()
+    monkeypatch.setattr(source, "hold", budgets.append)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30, 100))
     monkeypatch.setattr(runs, "step_memory", lambda run, plan: {"weights": 5, "activations": 7})
     runs.hold_features(replace(opened, scene=replace(opened.scene, source=source)))
-    assert held == [budget]
+    assert budgets == [budget]
 
 
 # --- a GPU -----------------------------------------------------------------------------------------------------------
@@ -304,38 +315,37 @@ def test_a_gpu_has_the_values_of_the_table(budget, store, table, subtests):
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Note each request that was put together or read then: whether a step, a refresh or a scoring made it."""
-    found = list[bool]()
-    gathered = RowSource._gather
+def unannounced(spy_on: Callable[..., Any]) -> Callable[[], list[int]]:
+    """Return a function that gives the sizes of the requests so far that nothing had announced.
 
-    def note(self: RowSource, index: Tensor, in_memory: Tensor) -> Tensor:
-        found.append(len(index) > 2)  # one and two images are asked for to measure what they take
-        return gathered(self, index, in_memory)
+    Without those of one and two images, which are asked for to measure what they take.
+    """
+    calls = spy_on(RowSource, "_gather")
 
-    monkeypatch.setattr(RowSource, "_gather", note)
-    return found
+    def sizes() -> list[int]:
+        return [len(index) for _, index, _ in calls if len(index) > 2]
+
+    return sizes
 
 
 STRATEGIES = ["qure", "in-batch", "in-batch+qure", "hycole"]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_run_that_reads_ahead_has_the_bits_of_one_that_holds_all(strategy, toy_sets, tmp_path, asked, logged):
+def test_a_run_that_reads_ahead_has_the_bits_of_one_that_holds_all(strategy, toy_sets, tmp_path, unannounced, logged):
     sets = [*toy_sets, "train.num_negatives=2"] if strategy == "qure" else toy_sets
-    held = run(config_of(sets, strategy), tmp_path / "held")
-    assert held.details["features"]["held_bytes"] == held.details["features"]["bytes"]
+    in_memory = run(config_of(sets, strategy), tmp_path / "in memory")
+    assert in_memory.details["features"]["held_bytes"] == in_memory.details["features"]["bytes"]
     ahead = run(config_of(sets, strategy, "compute.feature_memory_gib=1e-9"), tmp_path / "ahead")
     assert ahead.details["features"]["held_bytes"] < ahead.details["features"]["bytes"]
-    assert any("read ahead by" in record.getMessage() for record in logged)
-    assert True not in asked  # every request of a step, a refresh or a scoring was one that had been announced
-    assert (held.path / "ranks.parquet").read_bytes() == (ahead.path / "ranks.parquet").read_bytes()
-    weights = ahead.folder.weights()
-    assert all(torch.equal(value, weights[name]) for name, value in held.folder.weights().items())
+    assert "read ahead by" in " ".join(record.getMessage() for record in logged)
+    assert unannounced() == []  # each step, refresh and scoring asks for what had been announced
+    assert (in_memory.path / "ranks.parquet").read_bytes() == (ahead.path / "ranks.parquet").read_bytes()
+    torch.testing.assert_close(ahead.folder.weights(), in_memory.folder.weights(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("tower", [TRAINED, FROZEN], ids=["trains", "frozen"])
-def test_a_run_has_one_pool_of_as_many_threads_as_asked(tower, toy_root, tmp_path, asked, monkeypatch):
+def test_a_run_has_one_pool_of_as_many_threads_as_asked(tower, toy_root, tmp_path, unannounced, monkeypatch):
     """Regression: `compute.workers` did nothing where the tower trains, and each read made a pool of four threads.
 
     A frozen tower's encodes the pictures first, and reads their features ahead.
@@ -351,13 +361,11 @@ def test_a_run_has_one_pool_of_as_many_threads_as_asked(tower, toy_root, tmp_pat
 
     monkeypatch.setattr(reading, "ThreadPoolExecutor", Counting)
     sets = [f"dataset.root='{toy_root}'", *tower, "train.epochs=2", "train.batch_size=36", "schedule.n_def=2"]
-    finished = []
-    for workers in (3, 1):
-        finished.append(run(config_of(sets, "qure", f"compute.workers={workers}"), tmp_path / f"{workers}"))
+    of_three = run(config_of(sets, "qure", "compute.workers=3"), tmp_path / "3").folder
+    of_one = run(config_of(sets, "qure", "compute.workers=1"), tmp_path / "1").folder
     assert pools == [3, 1]
-    assert True not in asked
-    one, other = (each.folder.weights() for each in finished)
-    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    assert unannounced() == []
+    torch.testing.assert_close(of_three.weights(), of_one.weights(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("tower", [TRAINED, FROZEN], ids=["trains", "frozen"])

@@ -23,9 +23,9 @@ def test_words_of_what_is_not_seen():
 def test_clip_tells_which_texts_it_cuts():
     clip = toy()
     assert isinstance(clip, SeesTexts)
-    seen = clip.texts_seen([f"{LONG} but number {number}" for number in range(8)])
-    assert (seen.longer, seen.limit, len(seen.rows)) == (8, 77, 8)
-    assert text_lines(seen)[0].endswith("; 8 different texts get one vector")
+    texts = clip.texts_seen([f"{LONG} but number {number}" for number in range(8)])
+    assert (texts.longer, texts.limit, len(texts.rows)) == (8, 77, 8)
+    assert text_lines(texts)[0].endswith("; 8 different texts get one vector")
     pieces = "a " * 75
     assert [clip.texts_seen([text]).longer for text in (pieces, f"{pieces} a")] == [0, 1]
     assert text_lines(clip.texts_seen(["Red", "red", "blue"])) == ["2 different texts get one vector"]

@@ -179,14 +179,14 @@ def write_kinds(folder: Path) -> None:
 
 def test_kinds_are_counted(tmp_path):
     write_kinds(tmp_path)
-    found = {path.name: kinds for path, kinds in picture_kinds(sorted(tmp_path.iterdir())).items()}
-    turned = {name for name, kinds in found.items() if "turned" in kinds}
+    kinds_of = {path.name: kinds for path, kinds in picture_kinds(sorted(tmp_path.iterdir())).items()}
+    turned = {name for name, kinds in kinds_of.items() if "turned" in kinds}
     assert turned == {"turned.jpg", "turned.png"}
-    assert {name for name, kinds in found.items() if "transparent" in kinds} == {"clear.png", "palette.gif"}
-    assert found["moving.gif"] == ("animated",)
-    assert found["deep.png"] == ("deep",)
-    assert found["cmyk.jpg"] == ("cmyk",)
-    assert found["opaque.png"] == found["plain.png"] == ()
+    assert {name for name, kinds in kinds_of.items() if "transparent" in kinds} == {"clear.png", "palette.gif"}
+    assert kinds_of["moving.gif"] == ("animated",)
+    assert kinds_of["deep.png"] == ("deep",)
+    assert kinds_of["cmyk.jpg"] == ("cmyk",)
+    assert kinds_of["opaque.png"] == kinds_of["plain.png"] == ()
     lines = picture_remarks(tmp_path.iterdir(), as_shown=False)
     assert lines[0].startswith("2 of 9 images are turned by EXIF orientation, which is not applied: --set dataset.as")
     assert [line.split(" images ")[0] for line in lines] == ["2 of 9", "2 of 9", "1 of 9", "1 of 9", "1 of 9"]
@@ -221,21 +221,22 @@ def test_the_kinds_of_unchanged_files_are_read_from_the_cache_once(tmp_path, mon
 def test_the_option_applies_orientation_and_transparency(tmp_path):
     table = folder_with(tmp_path, ["a.png", "turned.png", "clear.png"], ["a.png"])
     write_kinds(tmp_path)
-    stored, shown = load(table), load(table, as_shown=True)
+    stored = load(table)
+    viewed = load(table, as_shown=True)
     name = {path.stem: image for image, path in stored.image_paths().items()}
     assert stored.open_image(name["turned"]).size == (6, 4)
-    turned = np.asarray(shown.open_image(name["turned"]).convert("RGB"))
+    turned = np.asarray(viewed.open_image(name["turned"]).convert("RGB"))
     np.testing.assert_array_equal(turned, np.rot90(np.asarray(picture(1)), -1))
-    clear = shown.open_image(name["clear"])
+    clear = viewed.open_image(name["clear"])
     assert clear.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
     assert clear.convert("RGB").getpixel((1, 1)) == picture(2).getpixel((1, 1))
-    assert shown.image_paths()[name["a"]] == stored.image_paths()[name["a"]]
-    contents = [content_hashes(data.image_paths(), tmp_path / "cache") for data in (stored, shown)]
-    differing = {image for image in contents[0] if contents[0][image] != contents[1][image]}
+    assert viewed.image_paths()[name["a"]] == stored.image_paths()[name["a"]]
+    hashes = content_hashes(stored.image_paths(), tmp_path / "cache")
+    viewed_hashes = content_hashes(viewed.image_paths(), tmp_path / "cache")
+    differing = {image for image in hashes if hashes[image] != viewed_hashes[image]}
     assert differing == {name["turned"], name["clear"]}
-    said = [remark for remark in shown.remarks if "images" in remark]
-    assert "1 of 3 images are turned as EXIF says" in said
-    assert "1 of 3 images have transparent parts, put on white" in said
+    assert "1 of 3 images are turned as EXIF says" in viewed.remarks
+    assert "1 of 3 images have transparent parts, put on white" in viewed.remarks
 
 
 def test_paths_of_shown_pictures(tmp_path):

@@ -177,7 +177,7 @@ def test_a_read_only_map_gives_the_same_numbers_and_is_left_alone(tmp_path, layo
     """As `np.load(..., mmap_mode="r")` returns it to somebody who mines with arrays."""
     np.save(tmp_path / "x.npy", LAYOUTS[layout])
     stored = (tmp_path / "x.npy").read_bytes()
-    taken = as_floats(np.load(tmp_path / "x.npy", mmap_mode="r"), "x")
-    np.testing.assert_array_equal(taken, LAYOUTS[layout].astype(np.float64))
-    taken[0] = 7
+    floats = as_floats(np.load(tmp_path / "x.npy", mmap_mode="r"), "x")
+    np.testing.assert_array_equal(floats, LAYOUTS[layout].astype(np.float64))
+    floats[0] = 7
     assert (tmp_path / "x.npy").read_bytes() == stored
