@@ -10,6 +10,6 @@ from negbench.worlds._icons import PACKAGES
 @pytest.fixture(autouse=True, scope="module")
 def _packages() -> Iterator[None]:
     """Restore the list of known icon packages after each file."""
-    known = dict(PACKAGES)
+    before = dict(PACKAGES)
     yield
-    PACKAGES.update(known)
+    PACKAGES.update(before)

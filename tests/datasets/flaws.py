@@ -22,6 +22,44 @@ def write(root: Path, files: Files) -> Path:
     return root
 
 
+def put(*place: str | int, value: Any) -> Change:
+    """Return a change that puts a value at a place: a file, and perhaps keys and indices within it."""
+
+    def change(files: Files) -> None:
+        *outer, key = place
+        part: Any = files
+        for name in outer:
+            part = part[name]
+        part[key] = value
+
+    return change
+
+
+def drop(*place: str | int) -> Change:
+    """Return a change that takes away a file, or a key or an entry within it."""
+
+    def change(files: Files) -> None:
+        *outer, key = place
+        part: Any = files
+        for name in outer:
+            part = part[name]
+        del part[key]
+
+    return change
+
+
+def append(file: str, *place: str | int, value: Any) -> Change:
+    """Return a change that adds an entry to a file that is a list, or to a list within it."""
+
+    def change(files: Files) -> None:
+        part = files[file]
+        for name in place:
+            part = part[name]
+        part.append(value)
+
+    return change
+
+
 def check(
     subtests: pytest.Subtests,
     flaws: Mapping[str, tuple[Change, str]],

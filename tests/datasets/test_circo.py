@@ -15,6 +15,7 @@ from negbench.plugins.registry import build
 from negbench.testing.datasets import toy_table
 from tests import standin
 from tests.datasets import flaws
+from tests.datasets.flaws import append, put
 from tests.datasets.test_dataset import block_of
 
 VAL, TEST = "annotations/val.json", "annotations/test.json"
@@ -59,20 +60,24 @@ def test_the_real_queries_and_a_submission_of_random_scores(subtests, shared_dat
     annotations = json.loads(text)
     gallery = [*sorted({a["reference_img_id"] for a in annotations}), *range(1_000_000, 1_001_000)]
     data = load(flaws.write(tmp_path, {TEST: text.encode(), INFO: info_of(gallery)}), split="test")
-    for n, query, of in zip(range(800), data.queries, annotations, strict=True):
-        assert (query.id, query.target, query.relevant) == (str(n), None, ()), query.id
-        assert (int(query.reference), query.text) == (of["reference_img_id"], of["relative_caption"].strip()), query.id
+    assert [query.id for query in data.queries] == [str(number) for number in range(800)]
+    for query, annotation in zip(data.queries, annotations, strict=True):
+        assert (query.target, query.relevant) == (None, ()), query.id
+        assert int(query.reference) == annotation["reference_img_id"], query.id
+        assert query.text == annotation["relative_caption"].strip(), query.id
     assert data.remarks == ("all test: 1,798 gallery, but 123,403 are published",)
     scores = toy_table(data, 1, "negative")
     with pytest.raises(DataError, match="closed"):
         data.evaluate(scores)
     files = json.loads(json.dumps(data.submission(block_of(scores))))
-    assert [*files, *files["circo-test.json"]] == ["circo-test.json", *map(str, range(800))]
-    assert {len({*listed}) for listed in files["circo-test.json"].values()} == {50}
+    assert [*files] == ["circo-test.json"]
+    lists = files["circo-test.json"]
+    assert [*lists] == [str(number) for number in range(800)]
+    assert {len(set(numbers)) for numbers in lists.values()} == {50}
     for index in range(0, 800, 61):
         with subtests.test(index=index):
-            order = sorted(range(len(gallery)), key=lambda column: -float(scores[index, column]))
-            assert files["circo-test.json"][str(index)] == [gallery[c] for c in order[:50]]
+            order = scores[index].argsort(descending=True, stable=True)
+            assert lists[str(index)] == [gallery[column] for column in order[:50].tolist()]
     with pytest.raises(DataError, match=r"no image_info_unlabeled2017\.json below .*: it defines the gallery"):
         load(shared_data / "circo", split="test")
 
@@ -83,8 +88,8 @@ def test_the_real_queries_and_a_submission_of_random_scores(subtests, shared_dat
 def test_queries_of_the_toy(root):
     data = load(root)
     assert data.images == ["10", "20", "30", "40", "50", "60", "243611"]
-    relevant, captions = ("20", "30", "40"), (" has 0 cats ", "a sofa")
-    assert data.queries[0] == Query("0", "10", "has 0 cats", "20", "all", relevant, captions)
+    captions = (" has 0 cats ", "a sofa")
+    assert data.queries[0] == Query("0", "10", "has 0 cats", "20", "all", ("20", "30", "40"), captions)
     assert [data.relevant.row(i).tolist() for i in range(3)] == [[1, 2, 3], [0], [4, 0]]
     assert data.remarks == (
         "all val: 3 queries, but 220 are published",
@@ -114,7 +119,7 @@ def server_metrics(annotations: list[dict[str, Any]], lists: dict[str, list[int]
         for k in (5, 10, 25, 50):
             values.setdefault(f"map_at_{k}", []).append(ap(k))
             values.setdefault(f"recall_at_{k}", []).append(float(value["target_img_id"] in listed[:k]))
-    return {name: float(np.mean(each)) for name, each in values.items()}
+    return {name: float(np.mean(by_query)) for name, by_query in values.items()}
 
 
 def test_metrics_are_the_servers(tmp_path):
@@ -123,8 +128,11 @@ def test_metrics_are_the_servers(tmp_path):
     annotations = [entry(n, source.choice(numbers), source.sample(numbers, source.randint(1, 12))) for n in range(60)]
     data = load(flaws.write(tmp_path, {VAL: annotations, INFO: info_of(numbers)}))
     scores = toy_table(data, 2, "negative")
-    order = [[int(data.images[c]) for c in sorted(range(90), key=lambda c: -float(row[c]))] for row in scores]
-    want = server_metrics(annotations, {q.id: o for q, o in zip(data.queries, order, strict=True)})
+    lists = {}
+    for query, row in zip(data.queries, scores, strict=True):
+        order = row.argsort(descending=True, stable=True).tolist()
+        lists[query.id] = [int(data.images[column]) for column in order]
+    want = server_metrics(annotations, lists)
     metrics = data.evaluate(scores)
     assert metrics == pytest.approx(want, abs=1e-12)
     assert list(metrics) == list(data.card.metrics)
@@ -143,18 +151,14 @@ def test_images_are_found_by_number(root):
 # --- flawed files ------------------------------------------------------------------------------------------------
 
 
-def change(key: str, value: Any) -> flaws.Change:
-    return lambda files: files[VAL][0].update({key: value})
-
-
 FLAWS: dict[str, tuple[flaws.Change, str]] = {
-    "too long": (change("target_img_id", 10**12), r"1000000000000 is not an image number"),
-    "truth": (change("gt_img_ids", [20, "30"]), r"key 'gt_img_ids'\[1\]: expected an integer, got '30'"),
-    "target no truth": (change("target_img_id", 60), r"the target 60 is not among the ground truths"),
-    "truth twice": (change("gt_img_ids", [20, 30, 30]), r"an image occurs twice: \['20', '30', '30'\]"),
-    "reference outside": (change("reference_img_id", 99), r"image 99 of query 0 is not in image_info"),
-    "image twice": (lambda f: f[INFO]["images"].append({"id": 10}), r"image '10' occurs twice \(entries 0 and 7\)"),
-}  # fmt: skip
+    "too long": (put(VAL, 0, "target_img_id", value=10**12), r"1000000000000 is not an image number"),
+    "truth": (put(VAL, 0, "gt_img_ids", value=[20, "30"]), r"key 'gt_img_ids'\[1\]: expected an integer, got '30'"),
+    "target no truth": (put(VAL, 0, "target_img_id", value=60), r"the target 60 is not among the ground truths"),
+    "truth twice": (put(VAL, 0, "gt_img_ids", value=[20, 30, 30]), r"an image occurs twice: \['20', '30', '30'\]"),
+    "reference outside": (put(VAL, 0, "reference_img_id", value=99), r"image 99 of query 0 is not in image_info"),
+    "image twice": (append(INFO, "images", value={"id": 10}), r"image '10' occurs twice \(entries 0 and 7\)"),
+}
 
 
 def test_a_flawed_file_is_one_clear_line(subtests, tmp_path):

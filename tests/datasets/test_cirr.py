@@ -89,10 +89,9 @@ def test_submission_of_random_scores_to_the_real_split(subtests, shared_data):
             assert {len({*listed}) for listed in body.values()} == {count}
     for index in range(0, 4148, 829):
         with subtests.test(index=index):
-            row = scores[index].tolist()
-            order = sorted(range(2315), key=lambda column: -row[column])
             query = data.queries[index]
-            best = [data.images[c] for c in order if data.images[c] != query.reference]
+            order = scores[index].argsort(descending=True, stable=True).tolist()
+            best = [data.images[column] for column in order if data.images[column] != query.reference]
             assert files["cirr-test1-recall.json"][query.id] == best[:50]
             inside = [image for image in best if image in query.subset]
             assert files["cirr-test1-recall_subset.json"][query.id] == inside[:3]
@@ -103,9 +102,15 @@ def test_submission_of_random_scores_to_the_real_split(subtests, shared_data):
 
 def test_queries_of_the_toy(root):
     data = load(root)
-    shown, subset = (" Make it 0 times as big ",), tuple(f"dev-{n}-0-img0" for n in range(1, 6))
-    first = Query("100", "dev-0-0-img0", shown[0].strip(), "dev-1-0-img0", "all", captions=shown, subset=subset)
-    assert data.queries[0] == first
+    assert data.queries[0] == Query(
+        "100",
+        reference="dev-0-0-img0",
+        text="Make it 0 times as big",
+        target="dev-1-0-img0",
+        group="all",
+        captions=(" Make it 0 times as big ",),
+        subset=tuple(f"dev-{number}-0-img0" for number in range(1, 6)),
+    )
     assert data.images == [f"dev-{n}-0-img0" for n in range(9)]  # in the order of the split file
     assert data.extra_images == []
     assert data.remarks == (
@@ -203,25 +208,24 @@ def test_missing_images_name_the_tree_and_the_first_mismatch(root):
 # --- flawed files ------------------------------------------------------------------------------------------------
 
 
-def entry_change(key: str, value: Any) -> flaws.Change:
-    return lambda files: files[CAPTIONS][1].update({key: value})
+def put_in_entry(key: str, value: Any) -> flaws.Change:
+    return flaws.put(CAPTIONS, 1, key, value=value)
 
 
-def group_change(key: str, value: Any) -> flaws.Change:
-    return lambda files: files[CAPTIONS][1]["img_set"].update({key: value})
+def put_members(*members: str) -> flaws.Change:
+    return flaws.put(CAPTIONS, 1, "img_set", "members", value=list(members))
 
 
 MEMBERS = [f"dev-{n}-0-img0" for n in range(6)]
 FLAWS: dict[str, tuple[flaws.Change, str]] = {
-    "pairid twice": (entry_change("pairid", 100), r"val\.json: pairid '100' occurs twice \(entries 0 and 1\)"),
-    "outside": (entry_change("target_hard", "dev-99"), r"and the target 'dev-99'"),
-    "reference": (entry_change("reference", "dev-99"), r"'dev-99' of query 101 is not in split\.rc2\.val"),
-    "five members": (group_change("members", MEMBERS[:5]), r"expected 6 distinct members"),
-    "reference not a member": (group_change("members", ["dev-6-0-img0", MEMBERS[0], *MEMBERS[2:]]), r"expected 6"),
-    "member unknown": (group_change("members", [*MEMBERS[:5], "zzz"]), r"'zzz' of query 101 is not in split"),
-    "target not a member": (
-        group_change("members", [*MEMBERS[:5], "dev-8-0-img0"]), r"and the target "),
-}  # fmt: skip
+    "pairid twice": (put_in_entry("pairid", 100), r"val\.json: pairid '100' occurs twice \(entries 0 and 1\)"),
+    "outside": (put_in_entry("target_hard", "dev-99"), r"and the target 'dev-99'"),
+    "reference": (put_in_entry("reference", "dev-99"), r"'dev-99' of query 101 is not in split\.rc2\.val"),
+    "five members": (put_members(*MEMBERS[:5]), r"expected 6 distinct members"),
+    "reference not a member": (put_members("dev-6-0-img0", MEMBERS[0], *MEMBERS[2:]), r"expected 6"),
+    "member unknown": (put_members(*MEMBERS[:5], "zzz"), r"'zzz' of query 101 is not in split"),
+    "target not a member": (put_members(*MEMBERS[:5], "dev-8-0-img0"), r"and the target "),
+}
 
 
 def test_a_flawed_file_is_one_clear_line(subtests, tmp_path):

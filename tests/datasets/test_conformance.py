@@ -37,7 +37,12 @@ def read(case: str) -> tuple[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
     """Return a function that writes a data set's toy, once, and gives the options that load it."""
-    return cache(lambda name: toys.TOYS[name](tmp_path_factory.mktemp("toys") / "toy"))
+
+    @cache
+    def write(name: str) -> dict[str, Any]:
+        return toys.TOYS[name](tmp_path_factory.mktemp("toys") / "toy")
+
+    return write
 
 
 class _OfAToy(DatasetTestCase):

@@ -1,7 +1,8 @@
 """The data set core against loops over full tables: columns, blocks, exclusions, parts, identity."""
 
 import dataclasses
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from negbench.contracts.card import Counts, DatasetCard
 from negbench.datasets.dataset import Dataset, columns_of
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.testing.datasets import loop_rank, toy_table
+from tests.spies import spy
 
 
 def card(**changes: Any) -> DatasetCard:
@@ -36,7 +38,7 @@ def toy(
         return [ids[i] for i in torch.randperm(len(ids), generator=generator)[:count].tolist()]
 
     galleries = {"one": [f"i{n}" for n in range(9)], "two": [f"i{n}" for n in range(6, 17)]}
-    made = []
+    rows = []
     for index in range(queries):
         group = ("two", "one")[int(torch.randint(2, (1,), generator=generator))]
         target, reference, *others = pick(galleries[group], 6)
@@ -44,43 +46,49 @@ def toy(
             reference = f"outside{index % 3}"
         elif index % 5 == 1:
             reference = "i0" if group == "two" else "i16"
-        relevant = (target, *others[:2], reference, "elsewhere") if more and index % 3 else ()
-        members = (*others, target, reference) if subset else ()
-        query = Query(f"q{index:02d}", reference, f"text {index}", target, group, relevant=relevant)
-        made.append(dataclasses.replace(query, subset=members))
+        query = Query(f"q{index:02d}", reference, f"text {index}", target, group)
+        if more and index % 3:
+            query = dataclasses.replace(query, relevant=(target, *others[:2], reference, "elsewhere"))
+        if subset:
+            query = dataclasses.replace(query, subset=(*others, target, reference))
+        rows.append(query)
     images, groups = columns_of(galleries)
-    return (Cirr if subset else Triplets)(card(exclude_reference=exclude), "val", made, images, groups, content="c")
+    kind = Cirr if subset else Triplets
+    return kind(card(exclude_reference=exclude), "val", rows, images, groups, content="c")
 
 
 def block_of(scores: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda rows, columns: scores[rows][:, columns]
+    """Return the function that gives these scores by rows and columns."""
+
+    def score_block(rows: Tensor, columns: Tensor) -> Tensor:
+        return scores[rows][:, columns]
+
+    return score_block
 
 
 @pytest.mark.parametrize(("exclude", "sign"), [(False, "negative"), (True, "ties")])
 def test_relevant_ranks_against_loops(exclude, sign):
-    data, shapes = toy(more=True, exclude=exclude), []
+    data = toy(more=True, exclude=exclude)
     scores = toy_table(data, 5, sign)
-
-    def score_block(rows: Tensor, columns: Tensor) -> Tensor:
-        shapes.append((len(rows), len(columns)))
-        return scores[rows][:, columns]
-
-    ranks = data.rank(score_block, block=4)
-    assert max(rows for rows, _ in shapes) <= 4
-    assert {columns for _, columns in shapes} == {9, 11}  # a group's own columns, never all 17
+    calls = list[tuple[Tensor, Tensor]]()
+    ranks = data.rank(spy(block_of(scores), calls), block=4)
+    assert max(len(rows) for rows, _ in calls) <= 4
+    assert {len(columns) for _, columns in calls} == {9, 11}  # a group's own columns, never all 17
     for index, query in enumerate(data.queries):
         gallery = [data.images[c] for c in data.groups[query.group].tolist()]
         if exclude:
             gallery = [image for image in gallery if image != query.reference]
-        relevant = [i for i in dict.fromkeys([str(query.target), *query.relevant]) if i in gallery]
+        relevant = [image for image in dict.fromkeys([str(query.target), *query.relevant]) if image in gallery]
         score = dict(zip(data.images, scores[index].tolist(), strict=True))
         assert int(ranks.gallery_size[index]) == len(gallery), index
         # ties: irrelevant images first, then the relevant ones in the listed order
-        order = sorted(gallery, key=lambda i: (-score[i], relevant.index(i) if i in relevant else -1))
+        worst_first = [image for image in gallery if image not in relevant] + relevant
+        order = sorted(worst_first, key=lambda image: -score[image])
         assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant], index
         assert [data.images[c] for c in data.relevant.row(index).tolist()] == relevant, index
     assert ranks.target_rank.tolist() == [loop_rank(data, scores, row) for row in range(len(data.queries))]
-    assert (ranks.query, ranks.group) == tuple(zip(*((query.id, query.group) for query in data.queries), strict=True))
+    assert list(ranks.query) == [query.id for query in data.queries]
+    assert list(ranks.group) == [query.group for query in data.queries]
     assert (ranks.subset_rank, ranks.cluster) == (None, None)
 
 
@@ -150,7 +158,7 @@ def test_rows_of_one_query_answer_each_other(more):
     """Rows 3, 7 and 8 of group "one" ask one query of two targets; scores do not change."""
     data = toy(more=more)
     one = [row for row, query in enumerate(data.queries) if query.group == "one"]
-    first, again, other = one[0], one[2], one[3]
+    first, _, again, other, *_ = one
     queries = list(data.queries)
     same = {"reference": queries[first].reference, "text": queries[first].text}
     another_target = "i8" if queries[first].target != "i8" else "i7"
@@ -162,17 +170,21 @@ def test_rows_of_one_query_answer_each_other(more):
     assert remark.startswith("3 of 25 val rows share reference and text with another row")
     assert remark.endswith("R@1 is at most 96.00% (24 rows)")
     answers = shared.answers
+
+    def columns_of_images(images: Sequence[str | None], group: str) -> set[int]:
+        """Return the columns of those images that are in a group's gallery."""
+        columns = {shared.column_of[image] for image in images if image in shared.column_of}
+        return columns & set(shared.groups[group].tolist())
+
     for row, query in enumerate(queries):
-        own = {shared.column_of[i] for i in query.relevant if i in shared.column_of}
-        inside = {c for c in own if c in shared.groups[query.group].tolist()}
+        want = columns_of_images(query.relevant, query.group)
         if row in (first, again, other):
-            known = {shared.column_of[str(queries[each].target)] for each in (first, other)}
-            extra = {shared.column_of[i] for i in queries[first].relevant if i in shared.column_of}
-            inside = known | {c for c in extra if c in shared.groups["one"].tolist()}
+            targets = [queries[first].target, queries[other].target]
+            want = columns_of_images([*targets, *queries[first].relevant], "one")
             assert answers.row(row)[0] == shared.target_columns[row], row
         elif more:
-            inside |= {int(shared.target_columns[row])}
-        assert set(answers.row(row).tolist()) == inside, row
+            want |= {int(shared.target_columns[row])}
+        assert set(answers.row(row).tolist()) == want, row
     scores = toy_table(shared, 5, "negative")
     assert shared.rank(block_of(scores)).relevant_ranks.lengths.tolist() == (
         shared.relevant.lengths.tolist() if more else [1] * 25
@@ -185,10 +197,10 @@ def test_rows_of_one_query_answer_each_other(more):
 def test_split_dev(fraction, seed):
     data = toy(queries=200)
     train, dev = data.split_dev(fraction, seed)
-    largest = max(sum(q.target == t for q in data.queries) for t in {q.target for q in data.queries})
+    largest = max(Counter(query.target for query in data.queries).values())
     assert abs(len(dev.queries) - fraction * 200) <= 2 * largest  # in two groups, whole targets move
     assert train.images == dev.images == data.images
-    assert all(torch.equal(dev.groups[name], data.groups[name]) for name in data.groups)
+    torch.testing.assert_close(dev.groups, data.groups, rtol=0, atol=0)
     again = data.split_dev(fraction, seed)[1]
     assert [q.id for q in again.queries] == [q.id for q in dev.queries]
     assert len({data.identity, train.identity, dev.identity}) == 3
@@ -216,24 +228,30 @@ def test_split_dev_errors(subtests):
 
 def test_identity_covers_what_determines_a_result():
     data = toy()
+    cards = [
+        card(version="2"),
+        card(protocol="other"),
+        card(gallery="none"),
+        card(text_template="x"),
+        card(exclude_reference=True),
+        card(name="mine"),
+    ]
+    lacking = dataclasses.replace(data, missing=("gone",))
     variants = [
         data,
-        *(dataclasses.replace(data, card=card(**change)) for change in (
-            {"version": "2"}, {"protocol": "other"}, {"gallery": "none"}, {"text_template": "x"},
-            {"exclude_reference": True}, {"name": "mine"},
-        )),
+        *(dataclasses.replace(data, card=other) for other in cards),
         dataclasses.replace(data, split="train"),
         dataclasses.replace(data, content="other"),
-        dataclasses.replace(data, missing=("gone",)),
         dataclasses.replace(data, part="half"),
-    ]  # fmt: skip
+        lacking,
+    ]
     assert len({variant.identity for variant in variants}) == len(variants)
     assert data.identity == toy().identity
     assert dataclasses.replace(data, card=card(licence="other")).identity == data.identity
     assert data.identity.startswith("toy@plain-")
     assert len(data.identity) == len("toy@plain-") + 8
     assert not data.partial
-    assert variants[-2].partial
+    assert lacking.partial
 
 
 def test_card_remarks():
@@ -253,13 +271,13 @@ def test_top_against_sorted_ids(subtests, k, exclude, block):
     for within, top in (False, data.top(score_block, k, block)), (True, data.top_of_group(score_block, k)):
         with subtests.test(within=within):
             assert top.columns.shape == top.scores.shape == (25, min(k, 17))
-            for index, query in enumerate(data.queries):
-                pool = [c for c in data.groups[query.group].tolist() if not within or data.images[c] in query.subset]
+            for query, row, columns, values in zip(data.queries, scores, top.columns, top.scores, strict=True):
+                pool = data.groups[query.group].tolist()
+                if within:
+                    pool = [column for column in pool if data.images[column] in query.subset]
                 if exclude or within:  # a subset never holds the reference
-                    pool = [c for c in pool if data.images[c] != query.reference]
-                best = sorted(pool, key=lambda c: (-float(scores[index, c]), pool.index(c)))[:k]
+                    pool = [column for column in pool if data.images[column] != query.reference]
+                best = sorted(pool, key=lambda column, row=row: -float(row[column]))[:k]  # ties by column
                 rest = top.columns.shape[1] - len(best)
-                assert top.columns[index].tolist() == best + [-1] * rest, f"query {query.id}"
-                assert top.scores[index].tolist() == [float(scores[index, c]) for c in best] + [-torch.inf] * rest, (
-                    f"query {query.id}"
-                )
+                assert columns.tolist() == [*best, *[-1] * rest], query.id
+                assert values.tolist() == [*row[best].tolist(), *[-torch.inf] * rest], query.id

@@ -37,10 +37,11 @@ def root(tmp_path_factory: pytest.TempPathFactory, toys: ModuleType) -> Path:
 
 
 @pytest.fixture
-def own(root: Path, tmp_path: Path) -> Iterator[Path]:
-    known = dict(PACKAGES)
+def copy(root: Path, tmp_path: Path) -> Iterator[Path]:
+    """Return a copy of the folder, which the test may change."""
+    before = dict(PACKAGES)
     yield Path(shutil.copytree(root, tmp_path / "emoji"))
-    PACKAGES.update(known)
+    PACKAGES.update(before)
 
 
 # --- code points ---------------------------------------------------------------------------------------------------
@@ -53,14 +54,17 @@ def test_code_points_are_read_as_unicode_spells_them(subtests, spelled):
 
 
 def test_texts_say_each_change_and_nothing_else():
-    plain, woman = Look(tone="dark"), Look(tone="light", who="woman", facing="right")
-    for key in map(str, range(40)):
+    plain = Look(tone="dark")
+    woman = Look(tone="light", who="woman", facing="right")
+    keys = [str(number) for number in range(40)]
+    for key in keys:
         text = modification(plain, woman, key)
         assert text.count(",") == 2, key
-        assert [w for w in ("light", "woman", "right", "dark", "hair") if w in text] == ["light", "woman", "right"], key
+        words = [word for word in ("light", "woman", "right", "dark", "hair") if word in text]
+        assert words == ["light", "woman", "right"], key
         assert text == modification(plain, woman, key), key
         assert "Noto" in modification(plain, plain, key, "Noto"), key
-    assert len({modification(plain, Look(), key) for key in map(str, range(40))}) == 4
+    assert len({modification(plain, Look(), key) for key in keys}) == 4
     couple = modification(Look(other_who="man"), Look(other_who="man", tone="dark", other_tone="light"), "a")
     assert couple.index("on the left") < couple.index("on the right")
     assert description("firefighter", woman) == "is firefighter, light skin, woman, facing right."
@@ -70,16 +74,25 @@ def test_texts_say_each_change_and_nothing_else():
 
 
 def test_splits_share_no_family_and_each_attribute_is_trained(root):
-    train, val = load(root), load(root, "val")
-    families = [{parse(q.id.split(">")[0].split("icon-")[1]).family for q in data.queries} for data in (train, val)]
-    assert families[0].isdisjoint(families[1])
+    train = load(root)
+    val = load(root, "val")
+    families = families_of(val)
+    assert families.isdisjoint(families_of(train))
     assert set(train.images).isdisjoint(val.images)
-    assert len(families[1]) == 3  # 2 of the 6 that vary in tone, 1 of the 3 that also vary in who
-    assert sum(family.startswith("1f9d1") for family in families[1]) == 1
+    assert len(families) == 3  # 2 of the 6 that vary in tone, 1 of the 3 that also vary in who
+    assert sum(family.startswith("1f9d1") for family in families) == 1
     assert len(train.images) + len(val.images) == 4 * (6 * 3 + 3 * 9)
-    words = [{w for q in data.queries for w in q.text.replace(",", "").split()} for data in (train, val)]
-    assert words[1] <= words[0]
-    assert any(load(root, seed=seed).images != train.images for seed in (1, 2, 3))
+    assert words_of(val) <= words_of(train)
+    assert [load(root, seed=seed).images for seed in (1, 2, 3)] != [train.images] * 3
+
+
+def families_of(data: EmojiPictures) -> set[str]:
+    references = [query.id.split(">")[0] for query in data.queries]
+    return {parse(image.split("icon-")[1]).family for image in references}
+
+
+def words_of(data: EmojiPictures) -> set[str]:
+    return set(" ".join(query.text for query in data.queries).replace(",", "").split())
 
 
 def test_every_query_changes_one_or_two_attributes_and_knows_who_else_answers_it(root):
@@ -88,7 +101,8 @@ def test_every_query_changes_one_or_two_attributes_and_knows_who_else_answers_it
     # hands have 3 looks; jobs have 3 x 3, of which 4 are one attribute away and 4 two
     assert len(data.queries) == 4 * (4 * 3 * 2 + 2 * 9 * 8)
     for query in data.queries:
-        before, after = looks[query.reference], looks[query.target or ""]
+        before = looks[query.reference]
+        after = looks[str(query.target)]
         assert before.family == after.family, query.id
         assert 1 <= sum(a != b for a, b in zip(before.look, after.look, strict=True)) <= 2, query.id
         assert query.reference.split("/")[0] == (query.target or "").split("/")[0], query.id
@@ -106,15 +120,21 @@ def test_kinds_follow_from_looks_families_and_a_named_artist(root, style, toys):
     rows = torch.tensor([0, 57, len(data.queries) - 1])
     table = data.kind_table(rows, torch.arange(len(data.images)))
     for row, codes in zip(rows.tolist(), table.tolist(), strict=True):
-        query, kinds = data.queries[row], dict(zip(data.images, codes, strict=True))
-        before, asked = (parse(image.split("icon-")[1]) for image in (query.reference, str(query.target)))
-        told = {n for n in range(6) if asked.look[n] != before.look[n]} | ({8} if style == "fluent" else set())
-        for image, code in kinds.items():
-            artist, shows = image.split("/")[0], parse(image.split("icon-")[1])
-            wrong = {n for n in range(6) if shows.look[n] != asked.look[n]}
-            wrong |= {6, 7} if shows.family != asked.family else set()  # another thing: two attributes of the rest
-            wrong |= {8} if style == "fluent" and artist != "fluent" else set()
-            name = toys.kind_of(wrong, told)
+        query = data.queries[row]
+        reference = parse(query.reference.split("icon-")[1])
+        target = parse(str(query.target).split("icon-")[1])
+        changes = {place for place in range(6) if target.look[place] != reference.look[place]}
+        if style == "fluent":
+            changes.add(8)  # the artist
+        for image, code in zip(data.images, codes, strict=True):
+            artist = image.split("/")[0]
+            shown = parse(image.split("icon-")[1])
+            wrong = {place for place in range(6) if shown.look[place] != target.look[place]}
+            if shown.family != target.family:
+                wrong |= {6, 7}  # another thing: two attributes of the rest
+            if style == "fluent" and artist != "fluent":
+                wrong.add(8)
+            name = toys.kind_of(wrong, changes)
             assert (name == "relevant") == (image in query.relevant), row
             assert code == (KINDS.index(name) + 1 if name in KINDS else 0), row
     assert {*table.flatten().tolist()} == {0, 1, 2, 3}
@@ -137,33 +157,43 @@ def test_artists_are_a_dial_of_false_negatives(subtests, root):
 
 
 def test_styles(root):
-    free, named = load(root, style="free"), load(root, style="fluent")
-    assert len({(query.target or "").split("/")[0] for query in free.queries}) == 4
-    assert any(query.reference.split("/")[0] != (query.target or "").split("/")[0] for query in free.queries)
-    assert all(len(query.relevant) == 4 for query in free.queries)
-    assert all("Fluent" in query.text and query.relevant == (query.target,) for query in named.queries)
-    assert {(query.target or "").split("/")[0] for query in named.queries} == {"fluent"}
+    free = load(root, style="free")
+    targets = [artist_of(query.target) for query in free.queries]
+    assert len(set(targets)) == 4
+    assert targets != [artist_of(query.reference) for query in free.queries]
+    assert {len(query.relevant) for query in free.queries} == {4}
     outside = load(root, style="free", artists=("noto",), references=("fluent",))
-    assert all(image.startswith("fluent/") for image in outside.extra_images)
+    assert {artist_of(image) for image in outside.extra_images} == {"fluent"}
     assert outside.identity != free.identity
 
 
-def test_equal_drawings_are_one_image(own, toys):
+def test_the_style_of_one_artist(root):
+    for query in load(root, style="fluent").queries:
+        assert "Fluent" in query.text, query.id
+        assert query.relevant == (query.target,), query.id
+        assert artist_of(query.target) == "fluent", query.id
+
+
+def artist_of(image: str | None) -> str:
+    return str(image).split("/")[0]
+
+
+def test_equal_drawings_are_one_image(copy, toys):
     bodies = {codes: toys.icon(codes) for codes in toys.emoji_codes()}
     for who in ("1f468", "1f469"):  # one drawing for all three astronauts
         for tone in toys.EMOJI_TONES:
             bodies[f"{who}{tone}-200d-1f680"] = bodies[f"1f9d1{tone}-200d-1f680"]
     bodies["1f44d"] = bodies["1f44b"]  # one drawing for two families
-    toys.icon_package(own / "openmoji", bodies)
-    both = [load(own, split, train_queries=10_000) for split in ("train", "val")]
-    images = [image for data in both for image in data.images if image.startswith("openmoji/")]
+    toys.icon_package(copy / "openmoji", bodies)
+    train = load(copy, "train", train_queries=10_000)
+    val = load(copy, "val", train_queries=10_000)
+    images = [image for image in (*train.images, *val.images) if artist_of(image) == "openmoji"]
     assert len(images) == 6 * 3 + 3 * 9 - 6 - 2
-    for data in both:
-        for query in data.queries:
-            assert query.reference not in query.relevant, query.id
-            # an ambiguous reference gets no query; three equal drawings keep the first one's name
-            assert not (query.reference.startswith("openmoji/icon-1f468") and "1f680" in query.reference), query.id
-    assert {p.kind for p in verify("emoji", {"root": own}).problems} == set()
+    for query in (*train.queries, *val.queries):
+        assert query.reference not in query.relevant, query.id
+        # an ambiguous reference gets no query; three equal drawings keep the first one's name
+        assert not (query.reference.startswith("openmoji/icon-1f468") and "1f680" in query.reference), query.id
+    assert verify("emoji", {"root": copy}).problems == []
 
 
 def test_the_dev_part_has_families_of_its_own(root):
@@ -175,26 +205,33 @@ def test_the_dev_part_has_families_of_its_own(root):
         load(root).split_dev(0.0, 1)
 
 
-def test_pictures_are_drawn_once_and_open(own, subtests):
-    data = load(own)
+def test_pictures_are_drawn_once_and_open(copy, subtests):
+    data = load(copy)
     assert data.open_image(data.images[0]).size == (128, 128)
-    drawn = next((own / "noto").glob("drawn-*"))
+    drawn = next((copy / "noto").glob("drawn-*"))
     stamp = (drawn / "pictures.json").stat().st_mtime_ns
-    load(own, "val")
+    load(copy, "val")
     assert (drawn / "pictures.json").stat().st_mtime_ns == stamp
     first, other = sorted(drawn.glob("*.png"))[:2]
-    for one, bytes_ in ((first, other.read_bytes()), (other, first.read_bytes())):
-        with subtests.test(picture=one.name):
-            content, _ = one.read_bytes(), one.write_bytes(bytes_)
+    contents = {first: first.read_bytes(), other: other.read_bytes()}
+    for picture, wrong in ((first, contents[other]), (other, contents[first])):
+        with subtests.test(picture=picture.name):
+            picture.write_bytes(wrong)
             with pytest.raises(DataError, match="is not as it was drawn: move"):
-                load(own)
-            one.write_bytes(content)
+                load(copy)
+            picture.write_bytes(contents[picture])
     first.unlink()
     with pytest.raises(DataError, match="images are missing"):
-        [load(own, split) for split in ("train", "val")]
+        load_both_splits(copy)
     (drawn / "pictures.json").write_text("{")
     with pytest.raises(DataError, match=r"cannot read .*pictures.json \(JSONDecodeError: "):
-        load(own)
+        load(copy)
+
+
+def load_both_splits(root: Path) -> None:
+    """Load train and val; one of them has a picture."""
+    load(root, "train")
+    load(root, "val")
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -209,13 +246,13 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("name", "content", "message"), CHANGES)
-def test_a_changed_or_missing_package_is_one_clear_line(name, content, message, own, expect_error):
-    (own / name).unlink()
+def test_a_changed_or_missing_package_is_one_clear_line(name, content, message, copy, expect_error):
+    (copy / name).unlink()
     if content is not None:
-        (own / name).write_text(content)
-    assert re.search(message, expect_error(["data", "verify", "emoji", "--data-root", str(own)], ""))
+        (copy / name).write_text(content)
+    assert re.search(message, expect_error(["data", "verify", "emoji", "--data-root", str(copy)], ""))
     spared = next(artist for artist in ARTISTS if not name.startswith(artist))
-    load(own, artists=(spared,))  # the damaged package is not needed
+    load(copy, artists=(spared,))  # the damaged package is not needed
 
 
 # --- the real packages -----------------------------------------------------------------------------------------------

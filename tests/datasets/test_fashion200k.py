@@ -15,6 +15,7 @@ from negbench.plugins.registry import build
 from negbench.testing.datasets import SIGNS, toy_table
 from tests import standin
 from tests.datasets import flaws
+from tests.datasets.test_dataset import block_of
 
 TRAIN = [
     ("a", "black biker jacket"), ("b", "blue biker jacket"), ("c", "black biker jacket"), ("d", "black denim jacket"),
@@ -70,9 +71,8 @@ def test_queries_of_the_toy(root):
     assert first.text == "is not black, is red."
     assert first.captions == ("black silk dress", "red silk dress")
     assert (first.reference_text, first.target_text) == (None, None)
-    assert [[short(i) for i in q.relevant] for q in data.queries] == [
-        ["q", "r"], ["r", "q"], ["s"], ["p", "t"], ["q", "r"],
-    ]  # fmt: skip
+    relevant = ["".join(short(image) for image in query.relevant) for query in data.queries]
+    assert relevant == ["qr", "rq", "s", "pt", "qr"]
     assert data.split == "test"
     assert data.identity == load(root, split="test").identity
     assert load(root.parent).identity == data.identity
@@ -85,10 +85,12 @@ def tirg_hits(data: Fashion200K, scores: Tensor, k: int) -> float:
     caption = dict(TEST)
     hits = 0
     for index, query in enumerate(data.queries):
-        wanted = caption[short(query.target)]
-        pool = [i for i in data.images if i != query.reference]
-        order = sorted(pool, key=lambda i: (-float(scores[index, data.images.index(i)]), caption[short(i)] == wanted))
-        hits += wanted in [caption[short(i)] for i in order[:k]]
+        right = caption[short(query.target)]
+        candidates = []
+        for image, score in zip(data.images, scores[index].tolist(), strict=True):
+            if image != query.reference:
+                candidates.append((-score, caption[short(image)] == right))
+        hits += any(is_right for _, is_right in sorted(candidates)[:k])
     return hits / len(data.queries)
 
 
@@ -101,9 +103,9 @@ def test_metrics_against_loops(subtests, root, monkeypatch):
             want = {f"recall_at_{k}": tirg_hits(data, scores, k) for k in (1, 2, 3)}
             want["average"] = sum(want.values()) / 3
             assert data.evaluate(scores) == pytest.approx(want)
-            ranks = data.rank(lambda rows, columns, table=scores: table[rows][:, columns], block=2)
+            ranks = data.rank(block_of(scores), block=2)
             assert ranks.gallery_size.tolist() == [5] * 5  # without the reference
-            assert ranks.target_rank.tolist() == [int(ranks.relevant_ranks.row(i).min()) for i in range(5)]
+            assert ranks.target_rank.tolist() == [int(ranks.relevant_ranks.row(row).min()) for row in range(5)]
 
 
 # --- training pairs ----------------------------------------------------------------------------------------------
@@ -112,23 +114,24 @@ def test_metrics_against_loops(subtests, root, monkeypatch):
 def all_pairs(images: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
     """Return the probability of every pair by listing all pairs: TIRG's sampler, HyCoLe's rule of what a pair is."""
     children: dict[Any, set[tuple[str, str]]] = {}
-    for caption in {c for _, c in images}:
+    count = Counter(caption for _, caption in images)
+    for caption in count:
         words = caption.split()
         for place, word in enumerate(words):
             children.setdefault(frozenset({*words[:place], *words[place + 1 :]}), set()).add((caption, word))
     weights: dict[tuple[str, str], float] = {}
     for source, caption in images:
-        chances: dict[str, float] = {}
-        parents = [p for p, c in children.items() if caption in {n for n, _ in c} and len({w for _, w in c}) > 1]
-        for parent in parents:
-            word = dict(children[parent])[caption]
-            fits = [other for other, changed in children[parent] if changed != word]
-            for other in fits:
-                chances[other] = chances.get(other, 0.0) + 1 / len(children[parent])
+        chances: dict[str, float] = {}  # of a caption one word away
+        for siblings in children.values():
+            words_of = dict(siblings)
+            if caption not in words_of:
+                continue
+            for other, word in siblings:
+                if word != words_of[caption]:
+                    chances[other] = chances.get(other, 0.0) + 1 / len(siblings)
         for target, other in images:
             if other in chances:
-                share = chances[other] / sum(chances.values()) / sum(c == other for _, c in images)
-                weights[source, target] = share
+                weights[source, target] = chances[other] / sum(chances.values()) / count[other]
     sources = {source for source, _ in weights}
     return {pair: weight / len(sources) for pair, weight in weights.items()}
 
@@ -158,27 +161,29 @@ def test_pairs_are_of_one_category(tmp_path):
     places = {"dresses/x/1/1_0": "red silk", "dresses/x/2/2_0": "blue silk", "tops/x/3/3_0": "pink silk"}
     lines = "".join(f"women/{place}.jpeg\t1\t{caption}\n" for place, caption in places.items())
     data = load(flaws.write(tmp_path, {"labels/train.txt": lines.encode()}), split="train")
-    assert {q.text for epoch in range(100) for q in data.at_epoch(epoch, 0).queries} == {
-        "is not red, is blue.",
-        "is not blue, is red.",
-    }
+    texts = set[str]()
+    for epoch in range(100):
+        texts.update(query.text for query in data.at_epoch(epoch, 0).queries)
+    assert texts == {"is not red, is blue.", "is not blue, is red."}
 
 
 def test_every_epoch_has_pairs_of_its_own(root):
     data = load(root, split="train")
     drawn = (data, data.at_epoch(0, 1), data.at_epoch(1, 1), data.at_epoch(0, 2))
-    pairs = [[(q.reference, q.target) for q in each.queries] for each in drawn]
-    assert all(pairs[i] != pairs[j] for i in range(4) for j in range(i))
+    pairs = [tuple((query.reference, query.target) for query in epoch.queries) for epoch in drawn]
+    assert len(set(pairs)) == 4
     assert load(root).at_epoch(3, 0).queries == load(root).queries  # nothing is drawn for the test split
 
 
 def test_pairs_of_later_epochs_leave_the_dev_part_its_targets(root):
     train, dev = load(root, split="train").split_dev(0.3, 0)
-    held = {q.target for q in dev.queries}
-    drawn = [train.at_epoch(epoch, 0) for epoch in range(40)]
-    seen = {q.target for part in drawn for q in part.queries}
-    assert all(len(part.queries) == len(train.queries) for part in drawn)
-    assert seen == {i for i in train.images if short(i) != "e"} - held  # every other target is drawn
+    of_dev = {query.target for query in dev.queries}
+    of_train = set[str | None]()
+    for epoch in range(40):
+        queries = train.at_epoch(epoch, 0).queries
+        assert len(queries) == len(train.queries), f"epoch {epoch}"
+        of_train.update(query.target for query in queries)
+    assert of_train == {image for image in train.images if short(image) != "e"} - of_dev  # every other is drawn
 
 
 def pairs_of(captions: list[str]) -> TrainingPairs:
@@ -187,10 +192,11 @@ def pairs_of(captions: list[str]) -> TrainingPairs:
 
 def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs():
     sizes = (20, 20, 10)
-    pairs = pairs_of([f"c{a} m{b} t{c}" for a in range(sizes[0]) for b in range(sizes[1]) for c in range(sizes[2])] * 2)
+    words = itertools.product(*(range(size) for size in sizes))
+    pairs = pairs_of([f"c{first} m{second} t{third}" for first, second, third in words] * 2)
     assert pairs.count * sum(size - 1 for size in sizes) * 2 == 752_000  # number of possible pairs
     stored = (pairs.targets, pairs.families, pairs.members)
-    assert [sum(map(len, part.values())) for part in stored] == [8_000, 12_000, 12_000]
+    assert [sum(len(entries) for entries in part.values()) for part in stored] == [8_000, 12_000, 12_000]
 
 
 def test_the_same_words_are_no_pair():
@@ -234,24 +240,29 @@ def test_missing_images(root):
 # --- flawed files ------------------------------------------------------------------------------------------------
 
 LABELS = "labels/dress_test_detect_all.txt"
+PAIRS = "test_queries.txt"
 
 
-def put(name: str, more: bytes) -> flaws.Change:
-    return lambda files: files.update({name: files[name] + more})
+def add_line(name: str, line: bytes) -> flaws.Change:
+    """Return a change that adds a line to a file."""
+
+    def change(files: flaws.Files) -> None:
+        files[name] += line + b"\n"
+
+    return change
 
 
 FLAWS: dict[str, tuple[flaws.Change, str]] = {
-    "no label file": (lambda f: f.pop(LABELS), r"labels has no file with 'test' in its name"),
-    "no query file": (lambda f: f.pop("test_queries.txt"), r"test_queries\.txt is missing"),
-    "two fields": (put(LABELS, b"women/x.jpeg\t1.0\n"), r"all\.txt: line 7: expected path, score and caption"),
-    "empty caption": (put(LABELS, b"women/x.jpeg\t1\t \n"), r"line 7: image 'women/x' has an empty caption"),
-    "path that leaves": (put(LABELS, b"women/../../x.jpeg\t1\ta\n"), r"line 7: 'women/\.\./\.\./x\.jpeg' is not a"),
-    "one path": (put("test_queries.txt", b"women/x.jpeg\n"), r"queries\.txt: line 6: expected source path and target"),
-    "unknown path": (put("test_queries.txt", b"women/x.jpeg y\n"), r"line 6: source 'women/x' is not in any test"),
-    "same image": (
-        put("test_queries.txt", f"{name_of('p')} {name_of('p')}\n".encode()), r"line 6: source and target are"),
-    "no queries": (lambda f: f.update({"test_queries.txt": b"\n"}), r"fashion200k test: no query in .* is left"),
-}  # fmt: skip
+    "no label file": (flaws.drop(LABELS), r"labels has no file with 'test' in its name"),
+    "no query file": (flaws.drop(PAIRS), r"test_queries\.txt is missing"),
+    "two fields": (add_line(LABELS, b"women/x.jpeg\t1.0"), r"all\.txt: line 7: expected path, score and caption"),
+    "empty caption": (add_line(LABELS, b"women/x.jpeg\t1\t "), r"line 7: image 'women/x' has an empty caption"),
+    "path that leaves": (add_line(LABELS, b"women/../../x.jpeg\t1\ta"), r"line 7: 'women/\.\./\.\./x\.jpeg' is not a"),
+    "one path": (add_line(PAIRS, b"women/x.jpeg"), r"queries\.txt: line 6: expected source path and target"),
+    "unknown path": (add_line(PAIRS, b"women/x.jpeg y"), r"line 6: source 'women/x' is not in any test"),
+    "same image": (add_line(PAIRS, f"{name_of('p')} {name_of('p')}".encode()), r"line 6: source and target are"),
+    "no queries": (flaws.put(PAIRS, value=b"\n"), r"fashion200k test: no query in .* is left"),
+}
 
 
 def test_a_flawed_file_is_one_clear_line(subtests, tmp_path):

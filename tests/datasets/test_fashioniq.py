@@ -13,6 +13,7 @@ from negbench.datasets.overlap import overlap
 from negbench.errors import DataError
 from negbench.plugins.registry import build, registry
 from tests.datasets import flaws
+from tests.datasets.flaws import append, drop, put
 
 QUERIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961)}
 ORIGINAL = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373)}
@@ -61,14 +62,15 @@ def test_published_counts(subtests, shared_data):
             assert data.extra_images == []
             captions = json.loads((shared_data / f"fashioniq/captions/cap.shirt.{split}.json").read_text())
             shirts = [query for query in data.queries if query.group == "shirt"]
-            assert [(q.reference, q.target, list(q.captions)) for q in shirts] == [
-                (c["candidate"], c.get("target"), c["captions"]) for c in captions
-            ]
+            for query, entry in zip(shirts, captions, strict=True):
+                assert (query.reference, query.target) == (entry["candidate"], entry.get("target")), query.id
+                assert list(query.captions) == entry["captions"], query.id
 
 
 @pytest.mark.data
 def test_what_the_real_splits_share(shared_data):
-    train, val = (load(shared_data, split=split, corpus="images") for split in ("train", "val"))
+    train = load(shared_data, split="train", corpus="images")
+    val = load(shared_data, split="val", corpus="images")
     assert overlap(train, val) == [
         "100 of 6,016 val queries have a target that is one in train (51 shirt, 49 toptee)",
         "3 val queries stand in train, with reference, text and target alike",
@@ -180,36 +182,40 @@ def test_root_from_the_environment(subtests, root, monkeypatch):
 
 # --- flawed files ------------------------------------------------------------------------------------------------
 
-CAPTIONS, SPLIT = "captions/cap.dress.val.json", "image_splits/split.dress.val.json"
+CAPTIONS = "captions/cap.dress.val.json"
+SPLIT = "image_splits/split.dress.val.json"
+RELEVANCE = "relevance.json"
 
 
-def entry_change(key: str, value: Any) -> flaws.Change:
-    return lambda files: files[CAPTIONS][1].update({key: value})
+def put_in_entry(key: str, value: Any) -> flaws.Change:
+    return put(CAPTIONS, 1, key, value=value)
+
+
+def truncate(files: flaws.Files) -> None:
+    files[CAPTIONS] = json.dumps(files[CAPTIONS], indent=1).encode()[:-40]
 
 
 FLAWS: dict[str, tuple[flaws.Change, str]] = {
-    "caption file absent": (
-        lambda f: f.pop("captions/cap.shirt.val.json"), r"cap\.shirt\.val\.json is missing"),
-    "key absent": (lambda f: f[CAPTIONS][1].pop("target"), r"cap\.dress\.val\.json: entry 1: key 'target' is missing"),
-    "wrong type": (entry_change("candidate", 7), r"entry 1: key 'candidate': expected a string, got 7"),
-    "three captions": (entry_change("captions", ["a", "b", "c"]), r"entry 1: key 'captions': expected 2 captions"),
-    "path in an id": (entry_change("candidate", "../../etc/passwd"), r"'\.\./\.\./etc/passwd' is not an image id"),
-    "empty id": (entry_change("target", ""), r"'' is not an image id"),
-    "entry no object": (lambda f: f[CAPTIONS].append(3), r"entry 2: expected an object, got 3"),
-    "file no list": (lambda f: f.update({CAPTIONS: {"a": 1}}), r"cap\.dress\.val\.json: expected a list"),
-    "duplicate": (lambda f: f[SPLIT].append("Dval0"), r"image 'Dval0' occurs twice \(entries 0 and 4\)"),
+    "caption file absent": (drop("captions/cap.shirt.val.json"), r"cap\.shirt\.val\.json is missing"),
+    "key absent": (drop(CAPTIONS, 1, "target"), r"cap\.dress\.val\.json: entry 1: key 'target' is missing"),
+    "wrong type": (put_in_entry("candidate", 7), r"entry 1: key 'candidate': expected a string, got 7"),
+    "three captions": (put_in_entry("captions", ["a", "b", "c"]), r"entry 1: key 'captions': expected 2 captions"),
+    "path in an id": (put_in_entry("candidate", "../../etc/passwd"), r"'\.\./\.\./etc/passwd' is not an image id"),
+    "empty id": (put_in_entry("target", ""), r"'' is not an image id"),
+    "entry no object": (append(CAPTIONS, value=3), r"entry 2: expected an object, got 3"),
+    "file no list": (put(CAPTIONS, value={"a": 1}), r"cap\.dress\.val\.json: expected a list"),
+    "duplicate": (append(SPLIT, value="Dval0"), r"image 'Dval0' occurs twice \(entries 0 and 4\)"),
     "target not in the gallery": (
-        entry_change("target", "Dval9"), r"target 'Dval9' of query dress-val-00001 is not in the gallery"),
-    "truncated": (
-        lambda f: f.update({CAPTIONS: json.dumps(f[CAPTIONS], indent=1).encode()[:-40]}),
-        r"cap\.dress\.val\.json is not valid JSON \(.* line \d+ column \d+"),
-    "not UTF-8": (lambda f: f.update({CAPTIONS: b'[{"candidate": "\xff"}]'}), r"is not UTF-8 \(byte 16\)"),
-    "empty file": (lambda f: f.update({CAPTIONS: b""}), r"is not valid JSON \(Expecting value: line 1 column 1"),
-    "too deep": (lambda f: f.update({CAPTIONS: b"[" * 100_000}), r"is not valid JSON"),
-    "relevance no object": (lambda f: f.update({"relevance.json": []}), r"relevance\.json: expected an object, got"),
-    "relevance no list": (
-        lambda f: f.update({"relevance.json": {"val": {"dress": 3}}}), r"key 'dress': expected a list, got 3"),
-}  # fmt: skip
+        put_in_entry("target", "Dval9"),
+        r"target 'Dval9' of query dress-val-00001 is not in the gallery",
+    ),
+    "truncated": (truncate, r"cap\.dress\.val\.json is not valid JSON \(.* line \d+ column \d+"),
+    "not UTF-8": (put(CAPTIONS, value=b'[{"candidate": "\xff"}]'), r"is not UTF-8 \(byte 16\)"),
+    "empty file": (put(CAPTIONS, value=b""), r"is not valid JSON \(Expecting value: line 1 column 1"),
+    "too deep": (put(CAPTIONS, value=b"[" * 100_000), r"is not valid JSON"),
+    "relevance no object": (put(RELEVANCE, value=[]), r"relevance\.json: expected an object, got"),
+    "relevance no list": (put(RELEVANCE, value={"val": {"dress": 3}}), r"key 'dress': expected a list, got 3"),
+}
 
 
 def test_a_flawed_file_is_one_clear_line(subtests, tmp_path):

@@ -21,11 +21,18 @@ from negbench.worlds.emoji import EmojiOptions, EmojiPictures
 WORLD = Spec(world=3, twins=1.5, train_images=60, train_queries=40, val_images=16, val_queries=8)
 GARMENT = Attributes("dress", "red", "short", "v", "checked", "long", "none")
 NEARLY_FULL = Spec(twins=1, train_images=9000, val_images=16)  # of 10,560 possible dresses
+
+
+def fixed_names(module: Any) -> list[str]:
+    """Return the names of the fixed numbers of a module."""
+    return [field.name for field in fields(module.FIXED)]
+
+
 PAIRS = [
-    *((_synthesis, each.name) for each in fields(_synthesis.FIXED)),
-    *((_wording, each.name) for each in fields(_wording.FIXED)),
-    *((_garments, each.name) for each in fields(_garments.FIXED)),
-    *((encoders, each.name) for each in fields(encoders.FIXED)),
+    *((_synthesis, name) for name in fixed_names(_synthesis)),
+    *((_wording, name) for name in fixed_names(_wording)),
+    *((_garments, name) for name in fixed_names(_garments)),
+    *((encoders, name) for name in fixed_names(encoders)),
 ]
 
 
@@ -114,7 +121,7 @@ def unchanged() -> list[bytes]:
     return drawn()
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(_rendering.FIXED)])
+@pytest.mark.parametrize("name", fixed_names(_rendering))
 def test_each_part_of_a_number_changes_the_drawing(name, unchanged, monkeypatch):
     fixed = _rendering.FIXED
     for place, values in enumerate(less_and_more(getattr(fixed, name))):
@@ -147,7 +154,6 @@ def test_each_number_of_the_emoji_changes_them(name, value, tmp_path: Path, toys
     ],
 )
 def test_list_explains_each_number(kind, name, modules):
-    listed = [number for numbers in fixed_numbers(kind, name).values() for number in numbers]
-    expected = [each.name for module in modules for each in fields(module.FIXED)]
-    assert [number.name for number in listed] == expected
-    assert all(number.text.endswith(".") for number in listed), [n.name for n in listed if not n.text.endswith(".")]
+    numbers = [number for numbers in fixed_numbers(kind, name).values() for number in numbers]
+    assert [number.name for number in numbers] == [name for module in modules for name in fixed_names(module)]
+    assert [number.name for number in numbers if not number.text.endswith(".")] == []

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 
 import numpy as np
 import pytest
@@ -47,15 +48,13 @@ def test_pixels_are_the_golden_ones():
 @pytest.mark.parametrize("category", CATEGORIES)
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
 def test_every_value_is_visible(category, attribute):
-    base, nuisance = Attributes(category, "blue", "short", "round", "plain", "medium", "none"), calm()
-    pictures = [
-        render(dataclasses.replace(base, **{attribute: value}), nuisance).astype(int)
-        for value in values(category, attribute)
-    ]
-    for i, one in enumerate(pictures):
-        for other in pictures[i + 1 :]:
-            # the smallest difference, between two necklines, is at least 12 clearly different pixels
-            assert (np.abs(one - other).max(-1) >= 24).sum() >= 12, i
+    base = Attributes(category, "blue", "short", "round", "plain", "medium", "none")
+    pictures = {}
+    for value in values(category, attribute):
+        pictures[value] = render(dataclasses.replace(base, **{attribute: value}), calm()).astype(int)
+    for (one, picture), (other, other_picture) in itertools.combinations(pictures.items(), 2):
+        # the smallest difference, between two necklines, is at least 12 clearly different pixels
+        assert (np.abs(picture - other_picture).max(-1) >= 24).sum() >= 12, f"{one} and {other}"
 
 
 # --- wording -------------------------------------------------------------------------------------------------------
@@ -69,5 +68,5 @@ def test_every_word_is_in_the_vocabulary_and_used():
         target = mutate(stream, reference, stream.between(1, 3))
         texts = [*caption_pair(stream, reference, target), describe(target, stream)]
         texts += [word for part in attribute_words(target) for word in part]
-        heard.update(word for text in texts for word in words(text))
+        heard.update(words(" ".join(texts)))
     assert heard == set(VOCABULARY)

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,12 +33,13 @@ def question_set(start: int, choices: str, ratings: list[tuple[int, int]]) -> di
         value["ref_img_paths"].append(path(base))
         value["targ_img_paths"].append(path(base + 1))
         value["sentences"].append(f"is {base} bluedotmark  and has dots andmark stripes")
-        sets = [[base + 10 * side + k + 2 for k in range(5)] for side in (1, 2)]
-        for side in (0, 1):
-            if index & (side + 1):
-                sets[side][3] = base + 1
-            members = {"img_path": [path(n) for n in sets[side]], "user_score": str((one, two)[side])}
-            value[f"retrieved_set{side + 1}"].append(members)
+        for side, rating in ((1, one), (2, two)):
+            first = base + 10 * side + 2
+            images = [*range(first, first + 5)]
+            if index & side:
+                images[3] = base + 1  # the target
+            members = {"img_path": [path(image) for image in images], "user_score": str(rating)}
+            value[f"retrieved_set{side}"].append(members)
     return value
 
 
@@ -92,12 +94,15 @@ def test_the_sanity_check_leaves_out_32_of_the_real_file(real, shared_data):
 
 
 def test_the_sanity_check_leaves_out_contradictions(root):
-    whole, checked = load(root), load(root, sanity_check=True)
-    gone = {"user_1/question_set_1/02", "user_3/question_set_1/00"}
-    assert [q.id for q in checked.queries] == [q.id for q in whole.queries if q.id not in gone]
-    assert len(checked.queries) == len(whole.queries) - 2
+    whole = load(root)
+    consistent = load(root, sanity_check=True)
+    left_out = {"user_1/question_set_1/02", "user_3/question_set_1/00"}
+    assert [query.id for query in consistent.queries] == [
+        query.id for query in whole.queries if query.id not in left_out
+    ]
+    assert len(consistent.queries) == len(whole.queries) - 2
     assert "2 of 13 judgements" in whole.remarks[-1]
-    assert checked.identity != whole.identity
+    assert consistent.identity != whole.identity
 
 
 @pytest.mark.data
@@ -119,13 +124,14 @@ def test_texts_are_fashioniqs_captions(real, shared_data):
 def test_queries_and_judgements(root):
     data = load(root.parent)  # the parent folder works too
     assert [query.id for query in data.queries[:2]] == ["user_1/question_set_1/00", "user_1/question_set_1/01"]
-    query, judged = data.queries[2], data.judgements["user_1/question_set_1/02"]
+    query = data.queries[2]
+    judgement = data.judgements["user_1/question_set_1/02"]
     assert (query.reference, query.target, query.text) == ("B002", "B003", "is 2 blue. and has dots & stripes")
     assert query.captions == ("is 2 bluedotmark  and has dots andmark stripes",)
-    assert judged.sets[1] == ("B024", "B025", "B026", "B003", "B028")
-    assert (judged.participant, judged.ratings, judged.first) == ("user_1", (1, 5), True)
+    assert judgement.sets[1] == ("B024", "B025", "B026", "B003", "B028")
+    assert (judgement.participant, judgement.ratings, judgement.first) == ("user_1", (1, 5), True)
     assert data.hits[:4].tolist() == [[False, False], [True, False], [False, True], [True, True]]
-    assert {data.images[c] for c in data.sets[2, 1].tolist()} == set(judged.sets[1])
+    assert {data.images[c] for c in data.sets[2, 1].tolist()} == set(judgement.sets[1])
     assert not data.closed
 
 
@@ -133,25 +139,30 @@ def test_queries_and_judgements(root):
 def test_evaluate_against_a_loop(root, sign):
     data = load(root)
     scores = toy_table(data, 4, sign)
-    means = [
-        [sum(float(scores[row, data.column_of[image]]) for image in members) / 5 for members in each.sets]
-        for row, each in enumerate(data.judgements.values())
-    ]
+    # whether the participant prefers the first set, where the scores put it ahead, not behind, ...
+    ahead = list[bool]()
+    not_behind = list[bool]()
+    ahead_at_equal_recall = list[bool]()
+    right = list[float]()
+    for row, judgement, hits in zip(scores, data.judgements.values(), data.hits.tolist(), strict=True):
+        one, two = (row[[data.column_of[image] for image in members]].mean() for members in judgement.sets)
+        if one > two:
+            ahead.append(judgement.first)
+        if one >= two:
+            not_behind.append(judgement.first)
+        if one > two and hits[0] == hits[1]:
+            ahead_at_equal_recall.append(judgement.first)
+        right.append(0.5 if one == two else float((one > two) == judgement.first))
     values = data.evaluate(scores)
-    judged = zip(means, data.judgements.values(), data.hits.tolist(), strict=True)
-    kept = [(one, two, each.first, hit == other) for (one, two), each, (hit, other) in judged]
-    even = [first for one, two, first, alike in kept if alike and one > two]
-    ahead = [first for one, two, first, _ in kept if one > two]
-    least = [first for one, two, first, _ in kept if one >= two]
-    right = [0.5 if one == two else float((one > two) == first) for one, two, first, _ in kept]
-    assert values["preference_rate"] == pytest.approx(sum(ahead) / len(ahead))
-    assert values["preference_rate_with_ties"] == pytest.approx(sum(least) / len(least))
-    assert values["preference_rate_equal_recall"] == pytest.approx(sum(even) / len(even))
-    assert values["accuracy"] == pytest.approx(sum(right) / len(right))
+    assert values["preference_rate"] == pytest.approx(np.mean(ahead))
+    assert values["preference_rate_with_ties"] == pytest.approx(np.mean(not_behind))
+    assert values["preference_rate_equal_recall"] == pytest.approx(np.mean(ahead_at_equal_recall))
+    assert values["accuracy"] == pytest.approx(np.mean(right))
     by_recall = data.judge(torch.where(data.hits, 0.0, -1.0))  # ahead only where recall differs
     assert math.isnan(by_recall["preference_rate_equal_recall"])
     for name, value in values.items():
-        assert -1 <= value <= 1 if name.endswith("spearman") else 0 <= value <= 1, name
+        least = -1 if name.endswith("spearman") else 0
+        assert least <= value <= 1, name
 
 
 def test_a_part_keeps_its_own_judgements(root):
@@ -182,26 +193,36 @@ def test_judgements_of_a_missing_image_are_left_out(root):
     standin.write_images(root, [name for name in load(root).images if name != "B016"])
     data = load(root, images=True, allow_missing=True)
     assert 0 < len(data.queries) < 13
-    assert not any("B016" in (q.reference, q.target, *sum(data.judgements[q.id].sets, ())) for q in data.queries)
+    for query in data.queries:
+        first, second = data.judgements[query.id].sets
+        assert "B016" not in (query.reference, query.target, *first, *second), query.id
 
 
 # --- flaws of the file -------------------------------------------------------------------------------------------
 
 
+def put(*place: str | int, value: Any) -> flaws.Change:
+    return flaws.put(FILE, "user_1", "question_set_1", *place, value=value)
+
+
+def drop(*place: str | int) -> flaws.Change:
+    return flaws.drop(FILE, "user_1", "question_set_1", *place)
+
+
 FLAWS = [
-    (lambda e: e.pop("sentences"), "'question_set_1': key 'sentences' is missing"),
-    (lambda e: e["sentences"].pop(), "the six lists must have the same length"),
-    (lambda e: e["preferred set"].__setitem__(1, "3"), r"""key 'preferred set'\[1\]: expected "1" or "2", got"""),
-    (lambda e: e["retrieved_set1"][2].update(user_score="6"), r"""key 'retrieved_set1'\[2\]: key 'user_score'"""),
-    (lambda e: e["retrieved_set2"][0].update(img_path=[path(14)] * 5), "expected 5 different images"),
-    (lambda e: e["targ_img_paths"].__setitem__(0, 5), r"key 'targ_img_paths'\[0\]: expected a string, got 5"),
+    (drop("sentences"), "'question_set_1': key 'sentences' is missing"),
+    (drop("sentences", -1), "the six lists must have the same length"),
+    (put("preferred set", 1, value="3"), r"""key 'preferred set'\[1\]: expected "1" or "2", got"""),
+    (put("retrieved_set1", 2, "user_score", value="6"), r"""key 'retrieved_set1'\[2\]: key 'user_score'"""),
+    (put("retrieved_set2", 0, "img_path", value=[path(14)] * 5), "expected 5 different images"),
+    (put("targ_img_paths", 0, value=5), r"key 'targ_img_paths'\[0\]: expected a string, got 5"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), FLAWS)
 def test_a_flaw_names_file_participant_and_key(root, change, message):
     files = toy_files()
-    change(files[FILE]["user_1"]["question_set_1"])
+    change(files)
     flaws.write(root, files)
     with pytest.raises(DataError, match=message) as caught:
         load(root)

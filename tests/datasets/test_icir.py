@@ -1,6 +1,5 @@
 """i-CIR: values by hand on three instances with ties, two layouts of one benchmark, and what may be missing."""
 
-import json
 import shutil
 
 import pytest
@@ -13,6 +12,7 @@ from negbench.metrics.average_precision import trapezoid_average_precision
 from negbench.metrics.ragged import Ragged
 from negbench.plugins.registry import build
 from negbench.scoring.rankings import highest_ranks, ranks_of_rankings
+from tests.datasets.test_dataset import block_of
 from tests.runs import config_of, run
 
 SCORES = {  # of each query, in the order of its instance's database: right images, two of hn/, another text
@@ -52,13 +52,10 @@ def test_values_by_hand(root):
     for row, query in enumerate(data.queries):
         table[row, data.groups[query.group]] = torch.tensor(SCORES[names[row]])
 
-    def score_block(rows, columns):
-        return table[rows][:, columns]
-
-    ranks = data.with_mistakes(data.rank(score_block, block=2), score_block)
-    own, ties = (data.per_query(ranks, [name])[name].values.tolist() for name in ("map", "map_ties"))
-    assert dict(zip(names, own, strict=True)) == pytest.approx(OWN, abs=1e-12)
-    assert dict(zip(names, ties, strict=True)) == pytest.approx(TIES, abs=1e-12)
+    ranks = data.with_mistakes(data.rank(block_of(table), block=2), block_of(table))
+    for metric, want in (("map", OWN), ("map_ties", TIES)):
+        values = data.per_query(ranks, [metric])[metric].values.tolist()
+        assert dict(zip(names, values, strict=True)) == pytest.approx(want, abs=1e-12), metric
     assert data.summarise(ranks) == pytest.approx(
         {"map": sum(OWN.values()) / 5, "map_ties": sum(TIES.values()) / 5}, abs=1e-12
     )
@@ -72,30 +69,35 @@ def test_values_by_hand(root):
 def test_a_list_without_right_images_leaves_the_map_open(root):
     """Although a right image is the first in the database, and so the first of a tie."""
     data = load(root)
-    names = {query.id: [data.images[column] for column in data.groups[query.group]] for query in data.queries}
-    last = {query.id: sorted(names[query.id], key=query.relevant.__contains__) for query in data.queries}
-    short = {query: listed[:2] for query, listed in last.items()}
+    last = {}  # query -> all images, the right ones last
+    short = {}
+    for query in data.queries:
+        images = [data.images[column] for column in data.groups[query.group]]
+        last[query.id] = sorted(images, key=lambda image, right=query.relevant: image in right)
+        short[query.id] = last[query.id][:2]
     low = data.summarise(ranks_of_rankings(data, short))["map"]
     assert low == data.summarise(ranks_of_rankings(data, last))["map"]
     assert low < data.summarise(highest_ranks(data, short))["map"]
 
 
 def test_trapezoids_by_hand():
-    got = trapezoid_average_precision(Ragged.of([[3, 0], [], [1]]))
-    assert got.tolist() == pytest.approx([(1 + (1 / 3 + 2 / 4) / 2) / 2.00001, 0, 0.25 / 1.00001], abs=1e-12)
+    values = trapezoid_average_precision(Ragged.of([[3, 0], [], [1]]))
+    assert values.tolist() == pytest.approx([(1 + (1 / 3 + 2 / 4) / 2) / 2.00001, 0, 0.25 / 1.00001], abs=1e-12)
 
 
 def test_both_layouts_are_one_benchmark(root, toys, tmp_path):
-    data, folder = load(root), build(Icir, **toys.icir(tmp_path), split="val")
+    data = load(root)
+    folder = build(Icir, **toys.icir(tmp_path), split="val")
     assert (data.queries, data.images) == (folder.queries, folder.images)
     for image in data.all_images:
         assert data.open_image(image).tobytes() == folder.open_image(image).tobytes(), image
     assert not list(root.rglob("*.png")) or (root / "query").is_dir()  # nothing is unpacked
     report = verify("icir", {"root": root})
-    assert [(each.split, each.queries, sum(each.gallery.values())) for each in report.splits] == [("val", 5, 15)]
+    (split,) = report.splits
+    assert (split.split, split.queries, sum(split.gallery.values())) == ("val", 5, 15)
     assert report.images == 18
     assert report.problems == []
-    assert any("1,883 of 202 are published" in note for note in report.notes)
+    assert "1,883 of 202 are published" in " ".join(report.notes)
 
 
 def test_an_image_of_the_database_needs_no_text_and_a_query_does(root, tmp_path):
@@ -103,7 +105,8 @@ def test_an_image_of_the_database_needs_no_text_and_a_query_does(root, tmp_path)
     copy = shutil.copytree(root, tmp_path / "copy")
     tables = copy / "annotations" if (copy / "annotations").is_dir() else copy
     before = load(copy, images=False)
-    database, queries = tables / "database_files.csv", tables / "query_files.csv"
+    database = tables / "database_files.csv"
+    queries = tables / "query_files.csv"
     database.write_text(f"{database.read_text()}database/cup/untitled.png,,cup\n")
     data = load(copy, images=False)
     assert set(data.images) - set(before.images) == {"database/cup/untitled.png"}
@@ -143,11 +146,9 @@ def test_what_is_missing_is_said(root, tmp_path, subtests):
             load(copy)
 
 
-def test_a_run_is_evaluated_on_it(root, tmp_path, toy_sets, run_command):
+def test_a_run_is_evaluated_on_it(root, tmp_path, toy_sets, document, run_command):
     folder = run(config_of(toy_sets, "all-corpus", "train.epochs=1"), tmp_path / "runs").folder
-    metrics = json.loads(
-        run_command("evaluate", str(folder.path), "--dataset", "icir", "--data-root", str(root), "--json").out
-    )["metrics"]
+    metrics = document("evaluate", str(folder.path), "--dataset", "icir", "--data-root", str(root))["metrics"]
     assert list(metrics)[:2] == ["map", "map_ties"]
     assert 0 < metrics["map"] < 1
     assert 0 <= metrics["visual/wrong_at_10"] <= metrics["wrong_at_10"] <= 1

@@ -41,7 +41,8 @@ def test_linked_folders_are_followed_and_a_loop_ends(tmp_path):
 
 
 def test_copies_are_one_image_but_different_files_are_an_error(tmp_path):
-    first, copy = write(tmp_path / "a" / "i.png"), write(tmp_path / "b" / "i.png")
+    first = write(tmp_path / "a" / "i.png")
+    copy = write(tmp_path / "b" / "i.png")
     files = ImageFiles.scan(tmp_path)
     assert files.missing(["i"]) == {}
     assert files.path("i") == first
@@ -72,15 +73,15 @@ def test_missing_and_empty_are_listed(tmp_path):
 def test_where_no_id_names_a_file_one_is_shown(tmp_path, subtests):
     for name in ("a/x/1.PNG", "a/y/1.jpg", "a/y/2.jpg"):
         write(tmp_path / name)
-    for known, images, shown in (
+    for names, images, text in (
         ((), ["C:/old/z/9.jpg", "C:/old/y/1.jpg"], "; there is 'a/y/1.jpg': name images by such paths; put them there"),
         ((), ["y/1.jpg"], f"'a/y/1.jpg': name images by such paths, or move what 'a' holds into {tmp_path}; put"),
         ((), ["y/3"], "(no file); put them there"),
         (("2",), ["old/y/1.jpg"], "(no file); there is 'a/y/1.jpg', in another folder or of another spelling; put"),
     ):
-        with subtests.test(shown=shown):
-            files = ImageFiles(tmp_path, {name: (tmp_path / f"a/y/{name}.jpg",) for name in known})
-            with pytest.raises(DataError, match=re.escape(shown)):
+        with subtests.test(text=text):
+            files = ImageFiles(tmp_path, {name: (tmp_path / f"a/y/{name}.jpg",) for name in names})
+            with pytest.raises(DataError, match=re.escape(text)):
                 files.require(images, allow_missing=False)
 
 
@@ -102,15 +103,19 @@ def test_files_that_cannot_be_decoded_are_named(tmp_path, subtests):
 def test_files_are_decoded_in_order_and_the_unreadable_ones_reported(subtests, tmp_path):
     paths = [write(tmp_path / f"{number}.png", (number, 0, 0)) for number in range(150)]
     paths[70].write_bytes(b"")
+
+    def red_of(image: Image.Image) -> int:
+        return image.getpixel((0, 0))[0]
+
     for threads in (1, 3):
         with subtests.test(threads=threads):
-            outcomes = list(decode_ahead(paths, lambda image: image.getpixel((0, 0))[0], threads=threads))
-            assert [each for each in outcomes if isinstance(each, int)] == [n for n in range(150) if n != 70]
-            assert str(outcomes[70]).startswith(f"{paths[70]} is not a readable image")
-    taken = readable(decode_ahead(paths, lambda image: image.size))
-    assert [next(taken) for _ in range(70)] == [(4, 4)] * 70
+            outcomes = list(decode_ahead(paths, red_of, threads=threads))
+            assert str(outcomes.pop(70)).startswith(f"{paths[70]} is not a readable image")
+            assert outcomes == [*range(70), *range(71, 150)]
+    reds = readable(decode_ahead(paths, red_of))
+    assert [next(reds) for _ in range(70)] == [*range(70)]
     with pytest.raises(DataError, match=r"70\.png is not a readable image"):
-        next(taken)
+        next(reds)
 
 
 def test_an_unreadable_root(tmp_path):
@@ -123,19 +128,19 @@ def test_large_images_are_decoded_fewer_ahead(subtests, tmp_path):
     paths = [tmp_path / f"{number}.png" for number in range(40)]
     for path in paths:
         Image.new("RGB", (100, 100)).save(path)
-    begun = list[int]()
-    taken = decode_ahead(paths, lambda image: begun.append(1), threads=2, ahead=300_000)
+    decoded = list[Image.Image]()
+    outcomes = decode_ahead(paths, decoded.append, threads=2, ahead=300_000)
     for count in range(1, 41):
         with subtests.test(count=count):
-            next(taken)
-            assert len(begun) <= count + 10
-    assert len(begun) == 40
+            next(outcomes)
+            assert len(decoded) <= count + 10
+    assert len(decoded) == 40
 
 
 def test_an_id_is_found_by_other_spellings_if_one_alone_fits():
-    known = ["a", "b.jpg", "men/c", "x/d", "y/d", "000017", "COCO_val_000018", "z19", "020", "00020", "e f.v2"]
+    names = ["a", "b.jpg", "men/c", "x/d", "y/d", "000017", "COCO_val_000018", "z19", "020", "00020", "e f.v2"]
     table = {"a.PNG": "a", "./dev/a": "a", r"dev\a.webp": "a", "b": "b.jpg", "c": "men/c", "all/men/c.png": "men/c",
              "women/c": None, "d": None, "y/d.jpg": "y/d", "17": "000017", "0017.jpg": "000017", "19": None, "20": None,
              "18": "COCO_val_000018", "020": "020", "e f.v2.jpg": "e f.v2", "e f": None, "A": "a", "a/b": None,
              "a.jpg/b.jpg": None}  # fmt: skip
-    assert {name: Spellings(known).find(name) for name in table} == table
+    assert {spelling: Spellings(names).find(spelling) for spelling in table} == table

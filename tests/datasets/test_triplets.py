@@ -20,6 +20,7 @@ from negbench.loop.runs import plan_run
 from negbench.plugins.registry import build, registry
 from negbench.settings.config import PluginConfig
 from negbench.systems.system import load_config
+from tests.datasets.test_dataset import block_of
 
 Rows = list[dict[str, Any]]
 
@@ -79,15 +80,21 @@ def test_queries_and_galleries(tmp_path, kind):
     assert first.relevant == ("v1.png", "v2.png", "v3.png")
     assert data.queries[1].text == 'says "x, y"'
     assert data.queries[1].relevant == ()
-    assert {g: [data.images[c] for c in columns.tolist()] for g, columns in data.groups.items()} == {
-        "one": ["v0.png", "v1.png", "v2.png", "v3.png"],
-        "two": ["v4.png", "v5.png"],
-    }
+    assert list(data.groups) == ["one", "two"]
+    assert images_of(data, "one") == ["v0.png", "v1.png", "v2.png", "v3.png"]
+    assert images_of(data, "two") == ["v4.png", "v5.png"]
     # a query is named by its line (a CSV file has a header)
-    assert [q.id for q in data.queries] == [f"val-{n + (kind == 'csv')}" for n in (4, 5, 6)]
+    assert [q.id for q in data.queries] == (
+        ["val-5", "val-6", "val-7"] if kind == "csv" else ["val-4", "val-5", "val-6"]
+    )
     assert [q.text for q in load(tmp_path / f"pairs.{kind}", split="train").queries] == [q.text for q in data.queries]
     assert data.remarks == ()
     assert data.extra_images == []
+
+
+def images_of(data: Triplets, group: str) -> list[str]:
+    """Return the gallery of a group."""
+    return [data.images[column] for column in data.groups[group].tolist()]
 
 
 def test_identity_follows_the_bytes_and_not_the_folder(file, tmp_path):
@@ -107,7 +114,7 @@ def test_cells_with_lines_and_lists(tmp_path):
     assert [q.id for q in data.queries] == ["val-4", "val-5"]
 
 
-def test_judged_negatives_and_wordings(subtests, tmp_path):
+def test_judged_negatives_and_wordings(tmp_path):
     rows = [
         {"reference": "a", "text": "x", "target": "b", "split": "val", "relevant": ["e"], "wordings": ["y", "z"]}
         | {"judged_wrong": ["c", "d"], "judged_wrong_visual": ["d"]},
@@ -115,16 +122,22 @@ def test_judged_negatives_and_wordings(subtests, tmp_path):
         {"reference": "c", "text": "x", "target": "e", "split": "val"},  # answers the query above, too
         {"reference": "a", "text": "x", "target": "c", "split": "train"},
     ]
-    bare = [{k: v for k, v in row.items() if not k.startswith(("judged", "word"))} for row in rows]
-    data, plain = (load(save(tmp_path / f"{n}.jsonl", each)) for n, each in enumerate((rows, bare)))
+    bare = []
+    for row in rows:
+        bare.append({key: value for key, value in row.items() if not key.startswith(("judged", "word"))})
+    data = load(save(tmp_path / "judged.jsonl", rows))
+    plain = load(save(tmp_path / "bare.jsonl", bare))
     assert (data.identity, data.images) == (plain.identity, plain.images)
     assert (data.kinds, plain.kinds, plain.wrong_digest) == (("composed", "visual", "unspecified"), (), "")
     assert data.queries[0].wordings == ("y", "z")
     assert [f"{kind} {image}" for kind, image in data.queries[0].wrong] == ["unspecified c", "visual d"]
     table = data.kind_table(torch.arange(3), torch.tensor([data.column_of[image] for image in "abcde"]))
     assert table.tolist() == [[0, 0, 4, 2, 0], [0, 1, 0, 0, 0], [0] * 5]
-    (remark,) = (each for each in data.remarks if "judged" in each)
+    (remark,) = (remark for remark in data.remarks if "judged" in remark)
     assert remark.startswith("val: 4 judged negatives of 2 of 3 queries (2 composed, 1 visual, 1 unspecified); 1 are")
+
+
+def test_judged_negatives_and_wordings_in_cells_of_csv(tmp_path):
     cells = pd.DataFrame(
         [{"reference": "a", "text": "x", "target": "b", "judged_wrong": "c; d", "wordings": '["y"]'}] * 2
     )
@@ -132,27 +145,33 @@ def test_judged_negatives_and_wordings(subtests, tmp_path):
     cells.to_csv(tmp_path / "cells.csv", index=False)
     row = read_triplets([tmp_path / "cells.csv"]).rows[0]
     assert (row.wrong, row.wordings) == ((("unspecified", "c"), ("unspecified", "d")), ("y",))
-    for wrong, flaw in (
+
+
+@pytest.mark.parametrize(
+    ("wrong", "flaw"),
+    [
         ({"judged_wrong": ["b"]}, "column 'judged_wrong': 'b' is relevant, too"),
         ({"judged_wrong_visual": ["c"], "judged_wrong_textual": ["c"]}, "_textual': 'c' is visual, too"),
         ({"judged_wrong": "c"}, "column 'judged_wrong': expected a list"),
-    ):
-        with subtests.test(flaw=flaw):
-            with pytest.raises(DataError, match=flaw) as caught:
-                load(save(tmp_path / "flawed.jsonl", [rows[3] | {"target": "b"} | wrong]))
-            assert "\n" not in str(caught.value)
+    ],
+)
+def test_judged_negatives_that_contradict_themselves(wrong, flaw, tmp_path):
+    row = {"reference": "a", "text": "x", "target": "b", "split": "train"}
+    with pytest.raises(DataError, match=flaw) as caught:
+        load(save(tmp_path / "flawed.jsonl", [{**row, **wrong}]))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_gallery_file(file, tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "more/gallery.txt").write_text("v1.png\nx/y.jpg\r\n\nz\n")
     data = load(file, gallery=tmp_path / "more/gallery.txt")
-    assert [data.images[c] for c in data.groups["two"].tolist()] == ["v4.png", "v5.png", "v1.png", "x/y.jpg", "z"]
+    assert images_of(data, "two") == ["v4.png", "v5.png", "v1.png", "x/y.jpg", "z"]
     assert len(data.groups["one"]) == 6
     assert data.identity != load(file).identity
     (tmp_path / "more/other.txt").write_text("./v1\nall/v4.jpg\nv9\n")  # the rows' images in other spellings
     data = load(file, gallery=tmp_path / "more/other.txt")
-    assert [data.images[c] for c in data.groups["two"].tolist()] == ["v4.png", "v5.png", "v1.png", "v9"]
+    assert images_of(data, "two") == ["v4.png", "v5.png", "v1.png", "v9"]
     (tmp_path / "more/gallery.txt").write_text("a\n../b\n")
     with pytest.raises(DataError, match=r"gallery\.txt: line 2: '\.\./b' is not a path below the image folder"):
         load(file, gallery=tmp_path / "more/gallery.txt")
@@ -160,20 +179,20 @@ def test_a_gallery_file(file, tmp_path):
 
 def test_groups_are_columns_of_the_results(tmp_path, subtests):
     """Nine queries of `big` rank third, the only one of `small` first; more than twelve groups stay together."""
-    rows = [
-        {"reference": f"{group}r{n}", "text": "x", "target": f"{group}t{n}", "group": group, "split": "val"}
-        for group, count in (("big", 9), ("small", 1))
-        for n in range(count)
-    ]
+    rows = []
+    for group in ["big"] * 9 + ["small"]:
+        number = len(rows)
+        pair = {"reference": f"{group}r{number}", "text": "x", "target": f"{group}t{number}"}
+        rows.append({**pair, "group": group, "split": "val"})
     data = load(save(tmp_path / "a.jsonl", rows))
-    targets, scores = data.target_columns, torch.zeros(10, len(data.images))
-    scores[torch.arange(10), targets] = torch.tensor([-1.0] * 9 + [1.0])
+    scores = torch.zeros(10, len(data.images))
+    scores[torch.arange(10), data.target_columns] = torch.tensor([-1.0] * 9 + [1.0])
     measured = data.evaluate(scores)
     assert tuple(measured) == data.card.metrics
     assert {name: measured[name] for name in measured if name.endswith("recall_at_1")} == pytest.approx(
         {"recall_at_1": 0.1, "big/recall_at_1": 0, "small/recall_at_1": 1, "average/recall_at_1": 0.5}
     )
-    (part,) = data.per_query(data.rank(lambda r, c: scores[r][:, c]), ["average/recall_at_1"]).values()
+    (part,) = data.per_query(data.rank(block_of(scores)), ["average/recall_at_1"]).values()
     assert sorted(set(part.strata)) == ["big", "small"]
     many = [{**rows[0], "reference": f"r{n}", "target": f"t{n}", "group": f"g{n}"} for n in range(13)]
     plain = ("recall_at_1", "recall_at_5", "recall_at_10", "recall_at_50")
@@ -182,8 +201,9 @@ def test_groups_are_columns_of_the_results(tmp_path, subtests):
     for group in ("average", None):  # the other columns' names
         with subtests.test(group=group), pytest.raises(DataError, match="has the name of a column of the results"):
             load(save(tmp_path / "e.jsonl", [*rows, {**rows[0], "reference": "r", "group": group}]))
-    alone = load(save(tmp_path / "d.jsonl", [{key: row[key] for key in row if key != "group"} for row in many]))
-    assert alone.card.metrics == plain
+    for row in many:
+        del row["group"]
+    assert load(save(tmp_path / "d.jsonl", many)).card.metrics == plain
 
 
 # --- splits ------------------------------------------------------------------------------------------------------
@@ -192,14 +212,15 @@ def test_groups_are_columns_of_the_results(tmp_path, subtests):
 def test_a_file_without_splits_is_split_by_target(tmp_path):
     fraction = 0.3
     path = save(tmp_path / "a.jsonl", plain_rows())
-    train, val = (load(path, split=split, val_fraction=fraction) for split in ("train", "val"))
+    train = load(path, split="train", val_fraction=fraction)
+    val = load(path, split="val", val_fraction=fraction)
     assert len(val.queries) == round(fraction * 20)
     assert len(train.queries) + len(val.queries) == 20
     assert not {q.target for q in train.queries} & {q.target for q in val.queries}
     assert load(path, val_fraction=fraction).queries == val.queries
-    picks = [tuple(q.id for q in load(path, val_fraction=fraction, seed=s).queries) for s in range(6)]
-    assert len(set(picks)) > 1
-    assert len({load(path, val_fraction=fraction, seed=s).identity for s in range(6)}) == 6
+    drawn = [load(path, val_fraction=fraction, seed=seed) for seed in range(6)]
+    assert len({tuple(query.id for query in data.queries) for data in drawn}) > 1
+    assert len({data.identity for data in drawn}) == 6
     with pytest.raises(OptionError, match=r"split must be train or val \(a\.jsonl has no column 'split'\), got 'test'"):
         load(path, split="test")
     with pytest.raises(DataError, match="all rows have the same target"):
@@ -266,7 +287,8 @@ def test_which_file(tmp_path):
         load(tmp_path / "a.csv")
     path = save(tmp_path / "a.jsonl", toy_rows())
     assert registry.make("datasets", "triplets", file=str(path), images=False).identity == load(path).identity
-    cache, section = DataCache(), PluginConfig(name="triplets", file=str(path))
+    cache = DataCache()
+    section = PluginConfig(name="triplets", file=str(path))
     first = cache.dataset(section, "val", images=False)
     assert cache.dataset(section, "val", images=False) is first
     save(path, toy_rows()[:-1])
@@ -275,21 +297,22 @@ def test_which_file(tmp_path):
 
 def test_a_run_depends_on_judgements_only_if_its_rule_reads_them(subtests, tmp_path, standin):
     rows = toy_rows()
-    standin.write_images(tmp_path, {Path(image).stem for row in rows for image in (row["reference"], row["target"])})
-    standin.write_images(tmp_path, ["t3", "v3"])
-    judged = [{**row, "judged_wrong": ["t5.png"]} if row["reference"] == "t1.png" else row for row in rows]
-    files = [save(tmp_path / f"{name}.jsonl", each) for name, each in (("plain", rows), ("judged", judged))]
+    images = [*(row["reference"] for row in rows), *(row["target"] for row in rows), "t3.png", "v3.png"]
+    standin.write_images(tmp_path, {Path(image).stem for image in images})
+    plain = save(tmp_path / "plain.jsonl", rows)
+    for row in rows:
+        if row["reference"] == "t1.png":
+            row["judged_wrong"] = ["t5.png"]
+    judged = save(tmp_path / "judged.jsonl", rows)
 
-    def planned(strategy: str, file: Path) -> str:
+    def hash_of(strategy: str, file: Path) -> str:
         flags = {"strategy": {"name": strategy}, "dataset": {"name": "triplets", "file": str(file)}}
-        return plan_run(
-            load_config(flags=flags, sets=["backbone.name=tiny", "backbone.weights=random"]), DataCache()
-        ).hash
+        config = load_config(flags=flags, sets=["backbone.name=tiny", "backbone.weights=random"])
+        return plan_run(config, DataCache()).hash
 
     for strategy, reads in (("qure", False), ("oracle-kind", True)):
         with subtests.test(strategy=strategy, reads=reads):
-            plain, other = (planned(strategy, file) for file in files)
-            assert (plain != other) == reads
+            assert (hash_of(strategy, plain) != hash_of(strategy, judged)) == reads
 
 
 LONG: dict[str, tuple[str, list[Any]]] = {

@@ -27,13 +27,14 @@ def load(**options: Any) -> VectorWorld:
 
 
 @cache
-def shown(image: str) -> tuple[str, ...]:
+def design_of(image: str) -> tuple[str, ...]:
+    """Return an image's attributes without its category."""
     return dataclasses.astuple(attributes_of(image))[1:]
 
 
-def shared(image: str, other: str) -> int:
-    """Count the attributes that two images have in common."""
-    return sum(a == b for a, b in zip(shown(image), shown(other), strict=True))
+def distance(image: str, other: str) -> int:
+    """Count the attributes by which two images differ."""
+    return sum(one != two for one, two in zip(design_of(image), design_of(other), strict=True))
 
 
 # --- ground truth --------------------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ def test_another_id_is_refused(image):
 def test_relevant_is_who_has_every_attribute(split, options):
     data = load(split=split, **options)
     for query in data.queries:
-        alike = {image for image in data.images if shown(image) == shown(query.target)}
+        alike = {image for image in data.images if design_of(image) == design_of(query.target)}
         assert query.relevant[0] == query.target, query.id
         assert set(query.relevant) == alike, query.id
         assert query.reference not in alike, query.id
@@ -75,18 +76,24 @@ def test_relevant_is_who_has_every_attribute(split, options):
 )
 def test_kinds_follow_from_the_attributes(split, options, toys, monkeypatch):
     data = load(split=split, **options)  # 16,000 images are of three categories: a category is an attribute
-    rows, columns = torch.arange(0, len(data.queries), 7), torch.arange(len(data.images) - 1, -1, -11)
+    rows = torch.arange(0, len(data.queries), 7)
+    columns = torch.arange(len(data.images) - 1, -1, -11)
     table = data.kind_table(rows, columns)
     assert data.kinds == KINDS[:3]
-    for place, row in enumerate(rows.tolist()):
+
+    def differing(image: str, other: str) -> set[int]:
+        """Return the places of the attributes, the category first, by which two images differ."""
+        pairs = zip(dataclasses.astuple(attributes_of(image)), dataclasses.astuple(attributes_of(other)), strict=True)
+        return {place for place, (one, two) in enumerate(pairs) if one != two}
+
+    for row, codes in zip(rows.tolist(), table.tolist(), strict=True):
         query = data.queries[row]
-        asked, before = (dataclasses.astuple(attributes_of(image)) for image in (query.target, query.reference))
-        told = {n for n in range(7) if asked[n] != before[n]}
-        for at, column in enumerate(columns.tolist()):
-            has = dataclasses.astuple(attributes_of(data.images[column]))
-            name = toys.kind_of({n for n in range(7) if has[n] != asked[n]}, told)
-            assert (data.images[column] in query.relevant) == (name == "relevant"), place
-            assert table[place, at] == (KINDS.index(name) + 1 if name in KINDS else 0), place
+        changes = differing(query.target, query.reference)
+        for column, code in zip(columns.tolist(), codes, strict=True):
+            image = data.images[column]
+            name = toys.kind_of(differing(image, query.target), changes)
+            assert (image in query.relevant) == (name == "relevant"), f"{query.id}: {image}"
+            assert code == (KINDS.index(name) + 1 if name in KINDS else 0), f"{query.id}: {image}"
     assert {*table.flatten().tolist()} >= {0, 2, 3}
     assert torch.equal(data.kind_table(rows, torch.arange(len(data.images)))[:, columns], table)
     monkeypatch.setattr(galleries, "_KEPT_KINDS", 0)  # a table too large to keep
@@ -100,14 +107,15 @@ def test_lines_are_pairs_three_attributes_apart(split, twins):
     for image in data.images:
         name, weight = look_of(image)
         assert weight == 0.7, image
-        lines.setdefault(name, set()).add(shown(image))
-    assert sorted(map(len, lines.values()))[:-1] == [2] * (len(lines) - 1)  # one line may have a third design
-    assert len(set().union(*lines.values())) == sum(map(len, lines.values()))
+        lines.setdefault(name, set()).add(design_of(image))
+    sizes = sorted(len(designs) for designs in lines.values())
+    assert sizes[:-1] == [2] * (len(lines) - 1)  # one line may have a third design
+    assert len(set().union(*lines.values())) == sum(sizes)
     for query in data.queries:
         assert look_of(query.reference)[0] == look_of(str(query.target))[0], query.id
-        assert 6 - shared(query.reference, str(query.target)) in (3, 2, 1), query.id
-    most = [6 - shared(q.reference, str(q.target)) for q in data.queries]
-    assert most.count(3) > 0.9 * len(most)
+    distances = [distance(query.reference, str(query.target)) for query in data.queries]
+    assert set(distances) <= {1, 2, 3}
+    assert distances.count(3) > 0.9 * len(distances)
 
 
 def test_lines_change_nothing_where_there_are_none():
@@ -118,11 +126,14 @@ def test_lines_change_nothing_where_there_are_none():
 
 @pytest.mark.parametrize(("share", "count"), [(0.1, 12), (0.9, 108)])
 def test_a_wrong_target_does_not_answer_and_what_does_stays_relevant(share, count):
-    data, right = load(wrong=share, twins=12.0), load(twins=12.0)
-    other = [pair for pair in zip(data.queries, right.queries, strict=True) if pair[0] != pair[1]]
-    assert len(other) == count
+    data = load(wrong=share, twins=12.0)
+    right = load(twins=12.0)
+    pairs = list(zip(data.queries, right.queries, strict=True))
+    assert sum(query != annotated for query, annotated in pairs) == count
     assert data.images == right.images
-    for query, annotated in other:
+    for query, annotated in pairs:
+        if query == annotated:
+            continue
         assert query.target not in (*annotated.relevant, query.reference), query.id
         assert query.relevant == (query.target, *annotated.relevant), query.id
         assert query.target_text != annotated.target_text, query.id
@@ -145,7 +156,8 @@ def test_more_images_than_garments():
 def test_a_world_too_large_for_one_category_has_three(subtests):
     """10,000 images without twins need more than 9,504 garments."""
     sizes = {"train_images": 10_000, "twins": 1.0}
-    train, val = load(**sizes), load(split="val", **sizes)
+    train = load(**sizes)
+    val = load(split="val", **sizes)
     for data in (train, val):
         with subtests.test(split=data.split):
             assert {attributes_of(image).category for image in data.images} == {"dress", "shirt", "toptee"}
@@ -169,15 +181,17 @@ def test_the_world_is_the_golden_one():
 
 
 def test_seeds_make_other_worlds():
-    one, other = load(), load(world=1)
+    one = load()
+    other = load(world=1)
     assert not set(one.images) & set(other.images)
     assert one.identity != other.identity == load(world=1).identity
 
 
 def test_privileged_texts_are_those_of_train():
     query = load().queries[0]
-    said = {clauses(attributes_of(str(query.target)), name)[0].phrase.removeprefix("a ") for name in ATTRIBUTES}
-    assert set(query.target_text.removeprefix("is ").removesuffix(".").split(", ")) == said
+    attributes = attributes_of(str(query.target))
+    phrases = {clauses(attributes, name)[0].phrase.removeprefix("a ") for name in ATTRIBUTES}
+    assert set(query.target_text.removeprefix("is ").removesuffix(".").split(", ")) == phrases
     assert query.reference_text not in (None, query.target_text)
     assert load(split="val").queries[0].target_text is None
 
@@ -189,4 +203,4 @@ def test_a_garment_without_near_ones_has_queries_from_the_nearest():
     """Check world 10, the only one of 0 to 59 with 60 images where a target has no garment 1 to 3 attributes away."""
     world = load(world=10, train_images=60, train_queries=300, val_images=600, twins=3.0)
     assert len(world.queries) == 300
-    assert all(query.reference != query.target for query in world.queries)
+    assert [query.id for query in world.queries if query.reference == query.target] == []

@@ -16,17 +16,23 @@ from tests.datasets import toys
 
 def rows() -> list[dict[str, Any]]:
     """Return two queries per split; 'r0' is a reference of both splits."""
+    query = {"reference": "r0", "text": "is red"}
     return [
-        {"reference": "r0", "text": "is red", "target": f"{split}{n}", "split": split}
-        for split in ("train", "val")
-        for n in range(2)
+        {**query, "target": "train0", "split": "train"},
+        {**query, "target": "train1", "split": "train"},
+        {**query, "target": "val0", "split": "val"},
+        {**query, "target": "val1", "split": "val"},
     ]
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("\n".join(json.dumps(row) for row in rows))
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "pairs.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows())))
+    write_rows(path, rows())
     standin.write_images(tmp_path / "images", ["r0", "train0", "train1", "val0", "val1"])
     return path
 
@@ -40,14 +46,18 @@ def kinds(checked: CheckedDataset) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def test_a_clean_data_set(file):
-    seen: list[tuple[int, int]] = []
-    checked = check(file, progress=lambda done, total: seen.append((done, total)))
+    progress: list[tuple[int, int]] = []
+
+    def note(done: int, total: int) -> None:
+        progress.append((done, total))
+
+    checked = check(file, progress=note)
     assert checked.problems == []
     assert [(s.split, s.queries, s.gallery, s.published) for s in checked.splits] == [
         ("train", 2, {"all": 3}, False),
         ("val", 2, {"all": 3}, False),
     ]
-    assert seen[-1] == (5, 5)
+    assert progress[-1] == (5, 5)
     assert checked.images == 5
 
 
@@ -55,13 +65,13 @@ def test_what_val_shares_with_train_is_noted(file):
     """A query of train stands in val again; another has its target; r0 and train0 are in both splits' pairs."""
     again = {**rows()[0], "split": "val"}
     more = [again, {**again, "reference": "val1", "text": "is blue"}]
-    file.write_text("\n".join(map(json.dumps, [*rows(), *more])))
+    write_rows(file, [*rows(), *more])
     assert [note for note in check(file).notes if "share reference" not in note] == [
         "2 of 4 val queries have a target that is one in train",
         "1 val queries stand in train, with reference, text and target alike",
         "2 of 4 val images are among train's, 2 of them in its pairs",
     ]
-    assert not any("in train" in note for note in check(file, splits=("val",)).notes)
+    assert "in train" not in " ".join(check(file, splits=("val",)).notes)
 
 
 def test_missing_empty_and_undecodable_images(file):
@@ -87,7 +97,7 @@ def test_missing_empty_and_undecodable_images(file):
     (images / "r0.png").write_bytes(raw)
     (images / "train1.png").write_bytes(raw)
     extra = {"reference": "val1", "text": "t", "target": "gone", "split": "train"}
-    file.write_text("\n".join(map(json.dumps, [*rows(), extra, {**extra, "split": "val"}])))
+    write_rows(file, [*rows(), extra, {**extra, "split": "val"}])
     assert {("missing", "train", ("gone",)), ("missing", "val", ("gone",))} <= set(kinds(check(file)))
 
 
@@ -112,7 +122,7 @@ def test_counts_against_the_card(tmp_path):
     checked = verify("fashioniq", {"root": tmp_path})
     assert {problem.kind for problem in checked.problems} == {"counts"}
     assert Problem("counts", "dress val: 6 gallery, but 3,817 are published", split="val") in checked.problems
-    assert all(split.published for split in checked.splits)
+    assert [split.split for split in checked.splits if not split.published] == []
     (tmp_path / "image_splits/split.dress.val.json").write_text('["dress-val-0"]')
     checked = verify("fashioniq", {"root": tmp_path})
     [problem] = [p for p in checked.problems if p.kind == "load"]

@@ -28,10 +28,10 @@ def world(**options: Any) -> VectorWorld:
 
 
 def differences(before: Dataset, after: Dataset) -> list[tuple[Query, Query, set[str]]]:
-    """The changed queries, before and after, with the fields that differ."""
+    """Return the changed queries, before and after, with the fields that differ."""
     changed = []
     for one, other in zip(before.queries, after.queries, strict=True):
-        names = {each.name for each in fields(Query) if getattr(one, each.name) != getattr(other, each.name)}
+        names = {field.name for field in fields(Query) if getattr(one, field.name) != getattr(other, field.name)}
         if names:
             changed.append((one, other, names))
     return changed
@@ -69,7 +69,10 @@ def test_after_another_wrong_member_nothing_is_known_but_the_target(kind):
 def test_all_kinds_are_a_third_each():
     right = world()
     wrong = with_wrong_triplets(right, 0.75, "all", seed=1)
-    counts = Counter(next(kind for kind in MOVED if kind in names) for _, _, names in differences(right, wrong))
+    counts = Counter[str]()
+    for _, _, names in differences(right, wrong):
+        (kind,) = names & MOVED.keys()
+        counts[kind] += 1
     assert counts == {"reference": 15, "text": 15, "target": 15}
     remark = "45 of 60 train triplets are wrong on purpose: 15 references, 15 texts, 15 targets"
     assert wrong.remarks == (*right.remarks, remark)
@@ -77,7 +80,9 @@ def test_all_kinds_are_a_third_each():
 
 def test_they_are_a_function_of_the_seed():
     right = world()
-    first, again, other = (with_wrong_triplets(right, 0.5, "all", seed) for seed in (0, 0, 1))
+    first = with_wrong_triplets(right, 0.5, "all", 0)
+    again = with_wrong_triplets(right, 0.5, "all", 0)
+    other = with_wrong_triplets(right, 0.5, "all", 1)
     assert first.queries == again.queries
     assert first.queries != other.queries
     assert len({right.identity, first.identity, other.identity}) == 3
@@ -101,34 +106,33 @@ def test_wrong_members_come_from_the_query_s_own_gallery(vector_sets):
 
 def test_only_the_train_split_of_a_run_has_them(vector_sets):
     cache = DataCache()
-    clean, dirty = (
-        cache.splits(resolve(config_of(vector_sets, "qure", "eval.select=dev", *more)))
-        for more in ((), ("train.wrong=0.5",))
-    )
+    clean = cache.splits(resolve(config_of(vector_sets, "qure", "eval.select=dev")))
+    dirty = cache.splits(resolve(config_of(vector_sets, "qure", "eval.select=dev", "train.wrong=0.5")))
     assert dirty.val is clean.val
     assert dirty.dev is clean.dev
     assert len(differences(clean.train, dirty.train)) == round(0.5 * len(clean.train.queries))
 
 
 def test_a_run_says_so_and_differs_and_another_seed_has_others(vector_sets, tmp_path):
-    runs = [
-        run(config_of(vector_sets, "qure", *more, seed=seed), tmp_path)
-        for more, seed in (((), 0), (("train.wrong=0.5",), 0), (("train.wrong=0.5",), 1))
-    ]
-    remarks = [result.folder.manifest["dataset"]["remarks"] for result in runs]
-    assert not any("wrong on purpose" in remark for remark in remarks[0])
-    assert any(
-        "24 of 48 train triplets are wrong on purpose: 8 references, 8 texts, 8 targets" in r for r in remarks[1]
-    )
-    assert len({result.folder.manifest["dataset"]["train"] for result in runs}) == 3
-    assert len({result.folder.manifest["dataset"]["val"] for result in runs}) == 1
-    assert runs[0].metrics != runs[1].metrics
+    clean = run(config_of(vector_sets, "qure", seed=0), tmp_path)
+    dirty = run(config_of(vector_sets, "qure", "train.wrong=0.5", seed=0), tmp_path)
+    other = run(config_of(vector_sets, "qure", "train.wrong=0.5", seed=1), tmp_path)
+    data = [result.folder.manifest["dataset"] for result in (clean, dirty, other)]
+    assert "wrong on purpose" not in " ".join(data[0]["remarks"])
+    remark = "24 of 48 train triplets are wrong on purpose: 8 references, 8 texts, 8 targets"
+    assert remark in " ".join(data[1]["remarks"])
+    assert len({part["train"] for part in data}) == 3
+    assert len({part["val"] for part in data}) == 1
+    assert clean.metrics != dirty.metrics
 
 
 def test_a_data_set_that_draws_its_queries_anew_is_refused():
     class Redrawn(VectorWorld):
-        redraws = property(lambda self: True)  # type: ignore[assignment]
+        @property
+        def redraws(self) -> bool:
+            return True
 
-    drawn = Redrawn(**{each.name: getattr(world(), each.name) for each in fields(VectorWorld)})
+    data = world()
+    drawn = Redrawn(**{field.name: getattr(data, field.name) for field in fields(VectorWorld)})
     with pytest.raises(DataError, match=r"train\.wrong = 0\.2, but vectors draws its queries anew"):
         with_wrong_triplets(drawn, 0.2, "all", 0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import tarfile
 import zlib
@@ -25,10 +26,10 @@ def fashioniq(root: Path) -> dict[str, Any]:
     for category in ("dress", "shirt", "toptee"):
         for split in ("train", "val"):
             ids = [f"{category}-{split}-{n}" for n in range(6)]
-            entries = [
-                {"candidate": ids[n], "target": ids[n + 1], "captions": [f"is {COLOURS[n]}.", "has no sleeves"]}
-                for n in range(4)
-            ]
+            entries = []
+            for number in range(4):
+                captions = [f"is {COLOURS[number]}.", "has no sleeves"]
+                entries.append({"candidate": ids[number], "target": ids[number + 1], "captions": captions})
             put(root / f"captions/cap.{category}.{split}.json", entries)
             put(root / f"image_splits/split.{category}.{split}.json", ids)
             put(root / f"asin2attr.{category}.{split}.json", {ids[0]: [["red"], ["short"]]})
@@ -46,13 +47,12 @@ def synthetic(root: Path) -> dict[str, Any]:
 def cirr(root: Path) -> dict[str, Any]:
     for split, prefix in (("train", "train"), ("val", "dev")):
         ids = [f"{prefix}-{n}-0-img0" for n in range(12)]
-        entries = [
-            {
-                "pairid": n, "reference": ids[n], "target_hard": ids[n // 6 * 6 + (n + 1) % 6], "caption": f"{n} times",
-                "img_set": {"id": n // 6, "members": ids[n // 6 * 6 :][:6]},
-            }
-            for n in range(12)
-        ]  # fmt: skip
+        entries = []
+        for number in range(12):
+            group = number // 6
+            members = ids[6 * group : 6 * group + 6]
+            entry = {"pairid": number, "reference": ids[number], "target_hard": members[(number + 1) % 6]}
+            entries.append({**entry, "caption": f"{number} times", "img_set": {"id": group, "members": members}})
         put(root / f"captions/cap.rc2.{split}.json", entries)
         put(root / f"image_splits/split.rc2.{split}.json", {name: f"./{prefix}/{name}.png" for name in ids})
         write_images(root / prefix, ids)
@@ -60,13 +60,11 @@ def cirr(root: Path) -> dict[str, Any]:
 
 
 def circo(root: Path) -> dict[str, Any]:
-    entries = [
-        {
-            "id": n, "reference_img_id": 100 + n, "target_img_id": 101 + n, "gt_img_ids": [101 + n, 102 + n],
-            "relative_caption": f"has {n} of them", "shared_concept": "a dog", "semantic_aspects": ["Cardinality"],
-        }
-        for n in range(6)
-    ]  # fmt: skip
+    entries = []
+    for number in range(6):
+        entry = {"id": number, "reference_img_id": 100 + number, "target_img_id": 101 + number}
+        entry |= {"gt_img_ids": [101 + number, 102 + number], "relative_caption": f"has {number} of them"}
+        entries.append({**entry, "shared_concept": "a dog", "semantic_aspects": ["Cardinality"]})
     put(root / "annotations/val.json", entries)
     info = {"images": [{"id": 100 + n} for n in range(12)]}
     put(root / "COCO2017_unlabeled/annotations/image_info_unlabeled2017.json", info)
@@ -76,7 +74,8 @@ def circo(root: Path) -> dict[str, Any]:
 
 def icir(root: Path) -> dict[str, Any]:
     """Write three instances of six, five and four images, two texts each; two rows of a database are hard negatives."""
-    database, queries = [], []
+    database = []
+    queries = []
     for instance, right in (("cup", "aab"), ("car", "ab"), ("hat", "a")):
         names = [f"database/{instance}/{instance}{n}.png" for n in range(len(right))]
         names += [f"database/{instance}/{name}-{instance}.png" for name in ("hn/x", "hn/y", "other")]
@@ -101,10 +100,11 @@ def icir_shards(root: Path, folder: Path) -> dict[str, Any]:
             with tarfile.open(root / f"webdataset/{part}/{part}-{shard:06}.tar", "w") as tar:
                 for number, image in enumerate(images[shard : shard + 2], shard):
                     entry = {"img_path": image, "instance": image.split("/")[2], "text": "as in the table"}
-                    for ending, raw in (
-                        ("json", json.dumps(entry).encode()),
-                        ("png", (folder / image.removeprefix("icir/")).read_bytes()),
-                    ):
+                    contents = {
+                        "json": json.dumps(entry).encode(),
+                        "png": (folder / image.removeprefix("icir/")).read_bytes(),
+                    }
+                    for ending, raw in contents.items():
                         member = tarfile.TarInfo(f"{number:09}.{ending}")
                         member.size = len(raw)
                         tar.addfile(member, io.BytesIO(raw))
@@ -131,13 +131,15 @@ def mit_states(root: Path) -> dict[str, Any]:
 
 
 def triplets(root: Path) -> dict[str, Any]:
-    rows = [
-        {"reference": f"{s}{n}", "text": f"is {COLOURS[n]}", "target": f"{s}{n + 1}", "relevant": [f"{s}{n + 2}"],
-         "group": "ab"[n % 2], "split": s}
-        for s in ("train", "val") for n in range(6)
-    ]  # fmt: skip
-    put(root / "pairs.jsonl", "\n".join(map(json.dumps, rows)))
-    write_images(root / "images", [f"{s}{n}" for s in ("train", "val") for n in range(8)])
+    lines = []
+    for split in ("train", "val"):
+        images = [f"{split}{number}" for number in range(8)]
+        write_images(root / "images", images)
+        for number in range(6):
+            row = {"reference": images[number], "text": f"is {COLOURS[number]}", "target": images[number + 1]}
+            row |= {"relevant": [images[number + 2]], "group": "ab"[number % 2], "split": split}
+            lines.append(json.dumps(row))
+    put(root / "pairs.jsonl", "\n".join(lines))
     return {"file": root / "pairs.jsonl"}
 
 
@@ -151,9 +153,10 @@ EMOJI_JOBS = ("1f692", "1f33e", "1f680")  # after an adult's code point: vary in
 
 
 def emoji_codes() -> list[str]:
-    hands = [f"{base}{tone}" for base in EMOJI_HANDS for tone in EMOJI_TONES]
-    adults = ("1f468", "1f469", "1f9d1")
-    return [*hands, *(f"{who}{tone}-200d-{job}" for job in EMOJI_JOBS for who in adults for tone in EMOJI_TONES)]
+    codes = [f"{base}{tone}" for base, tone in itertools.product(EMOJI_HANDS, EMOJI_TONES)]
+    for job, who, tone in itertools.product(EMOJI_JOBS, ("1f468", "1f469", "1f9d1"), EMOJI_TONES):
+        codes.append(f"{who}{tone}-200d-{job}")
+    return codes
 
 
 def icon(key: str) -> str:
@@ -188,20 +191,29 @@ def preferences(root: Path) -> dict[str, Any]:
 
 
 TOYS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+    "circo": circo,
+    "cirr": cirr,
+    "emoji": emoji,
+    "fashion200k": fashion200k,
+    "fashioniq": fashioniq,
     "hp-fashioniq": preferences,
-    **{
-        made.__name__.replace("_", "-"): made
-        for made in (circo, cirr, emoji, fashion200k, fashioniq, icir, mit_states, synthetic, triplets, vectors)
-    },
+    "icir": icir,
+    "mit-states": mit_states,
+    "synthetic": synthetic,
+    "triplets": triplets,
+    "vectors": vectors,
 }
 
 
-def kind_of(wrong: set[int], told: set[int]) -> str:
+def kind_of(wrong: set[int], changes: set[int]) -> str:
     """Tell the kind from the attributes that are wrong and those that the text changes."""
+    has_every_change = not wrong & changes
     if not wrong:
         return "relevant"
-    if len(wrong) == 1 and (not wrong & told or len(told) > 1):
+    if len(wrong) == 1 and (has_every_change or len(changes) > 1):
         return "composed"
-    if not wrong - told:
+    if wrong <= changes:
         return "visual"
-    return "textual" if not wrong & told and len(wrong - told) >= 2 else "unrelated"
+    if has_every_change and len(wrong) >= 2:
+        return "textual"
+    return "unrelated"
