@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from bench_statistics import replayed
+from bench_statistics import replay
 
 import negbench
 from negbench.analysis.frame import groups_of, results_of
@@ -31,28 +31,32 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--stored", type=Path)
     parser.add_argument("--set", action="append", default=[])
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        path = chosen.stored or Path(temporary) / "answers"
-        if chosen.stored is None:
-            asked = negbench.Compare(
-                strategies=chosen.strategies, recipe="world", epochs=chosen.epochs, seeds=chosen.seeds,
-                sets=tuple(chosen.set), runs_dir=path.parent, tracking_uri="none", name=path.name,
+        path = options.stored or Path(temporary) / "answers"
+        if options.stored is None:
+            comparison = negbench.Compare(
+                strategies=options.strategies, recipe="world", epochs=options.epochs, seeds=options.seeds,
+                sets=tuple(options.set), runs_dir=path.parent, tracking_uri="none", name=path.name,
                 lr="fixed", report=False,
             )  # fmt: skip
-            negbench.compare(asked)
+            negbench.compare(comparison)
         (table,) = tables_of(groups_of(results_of(path.parent, path.name)))
-    known, rng = table.values[table.main_metric], np.random.default_rng(0)
-    blocks = {name: round_negatives(table.negatives[name]) for name in known}
+    values_of = table.values[table.main_metric]  # by strategy
+    blocks = {name: round_negatives(table.negatives[name]) for name in values_of}
+    worlds = min(len(values.seeds) for values in values_of.values())
+    rng = np.random.default_rng(0)
     used = list[list[int]]()
-    for _ in range(chosen.times):
-        worlds = rng.integers(min(len(each.seeds) for each in known.values()), size=chosen.most)
-        drawn = {
-            name: Values(each.values[worlds], tuple(range(chosen.most)), None, nested=each.nested)
-            for name, each in known.items()
-        }
-        ends = [list(replayed(drawn, Looks((0, 1, 2), chosen.most, pairs), None, blocks))[-1] for pairs in PAIRS]
-        used.append([sum(seeds.values()) for seeds, *_ in ends])
+    for _ in range(options.times):
+        rows = rng.integers(worlds, size=options.most)
+        drawn = {}
+        for name, values in values_of.items():
+            drawn[name] = Values(values.values[rows], tuple(range(options.most)), None, nested=values.nested)
+        counts = []
+        for pairs in PAIRS:
+            *_, last = replay(drawn, Looks((0, 1, 2), options.most, pairs), None, blocks)
+            counts.append(sum(last.seeds.values()))
+        used.append(counts)
         best, every = np.mean(used, axis=0)
         print(f"{best:.0f} runs to decide first place, {every:.0f} for all pairs: {best / every:.0%}", flush=True)
 

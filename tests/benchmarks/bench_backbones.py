@@ -77,17 +77,18 @@ def train_step(
     images = features()
     with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=images.device.type == "cuda"):
         reference, target, negative = images.chunk(3)
-        calls, rows = Calls(model, 0), torch.arange(len(reference))
-        chosen = torch.stack([calls.candidates(target, rows), calls.candidates(negative, rows + len(rows))], dim=1)
+        calls = Calls(model, 0)
+        rows = torch.arange(len(reference))
+        candidates = torch.stack([calls.candidates(target, rows), calls.candidates(negative, rows + len(rows))], dim=1)
         queries = calls.queries(QueryInputs(rows, rows, reference, tokens))
-        positive, hard = paired_relevance(queries, chosen).unbind(1)
+        positive, hard = paired_relevance(queries, candidates).unbind(1)
         loss = F.softplus((hard - positive) / model.temperature).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
 
 
-def encoded(model: Backbone, pixels: Tensor) -> Tensor:
+def encode(model: Backbone, pixels: Tensor) -> Tensor:
     """Encode [3B, 3, S, S] pixels as [3B, L, C] features, a third at a time."""
     with torch.no_grad(), model.autocast():
         return torch.cat([model.image_features(part) for part in pixels.chunk(3)])
@@ -134,19 +135,25 @@ def bench(row: Row, batch: int, steps: int, device: torch.device) -> str:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randn(3 * batch, 3, side, side, generator=generator).to(device)
     tokens = {name: tensor.to(device) for name, tensor in model.tokenize([TEXT] * batch).items()}
-    held = encoded(model, pixels).half()  # half precision, as in the feature store; also warms up the tower
-    train_step(model, optimizer, lambda: held.float(), tokens)
-    stored, held_gib = cost(lambda: train_step(model, optimizer, lambda: held.float(), tokens), steps, device)
+    features = encode(model, pixels).half()  # half precision, as in the feature store; also warms up the tower
+
+    def step_with_stored() -> None:
+        train_step(model, optimizer, features.float, tokens)
+
+    def step_with_encoding() -> None:
+        train_step(model, optimizer, partial(encode, model, pixels), tokens)
+
+    step_with_stored()
+    stored, stored_gib = cost(step_with_stored, steps, device)
     # encoding at full size is slow on a CPU, and one step is enough
     repeats = 1 if device.type == "cpu" and row.size == "full" else steps
-    fresh, fresh_gib = cost(
-        lambda: train_step(model, optimizer, lambda: encoded(model, pixels), tokens), repeats, device
-    )
-    total, trained = model.identity.parameters, model.identity.trainable_parameters
+    fresh, fresh_gib = cost(step_with_encoding, repeats, device)
+    total = model.identity.parameters
+    trained = model.identity.trainable_parameters
     return (
-        f"{total / 1e6:>9.1f} M{trained / 1e6:>9.1f} M{held[0].numel() * 2 / 1e6:>9.3f} MB{batch:>7}"
+        f"{total / 1e6:>9.1f} M{trained / 1e6:>9.1f} M{features[0].numel() * 2 / 1e6:>9.3f} MB{batch:>7}"
         f"{batch / stored:>11.3g}/s{batch / fresh:>11.3g}/s{fresh / stored:>9.1f} x"
-        f"{held_gib:>9.2f} GiB{fresh_gib:>9.2f} GiB"
+        f"{stored_gib:>9.2f} GiB{fresh_gib:>9.2f} GiB"
     )
 
 

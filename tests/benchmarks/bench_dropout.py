@@ -13,6 +13,7 @@ import argparse
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from unittest.mock import patch
 
 import torch
@@ -27,10 +28,20 @@ from negbench.plugins.registry import build
 
 BACKBONES = {"blip2": (Blip2, "vit_l"), "blip": (Blip, "base")}  # with the size of `--size full`
 SHAPE = (32, 768)  # of a row: BLIP-2's query tokens
+
+
+def torch_dropout(dropout: RowDropout, x: Tensor) -> Tensor:
+    return F.dropout(x, dropout.p, dropout.training)
+
+
+def no_dropout(_: RowDropout, x: Tensor) -> Tensor:
+    return x
+
+
 KINDS: dict[str, Callable[[RowDropout, Tensor], Tensor]] = {
     "by rows": RowDropout.forward,
-    "torch's": lambda dropout, x: F.dropout(x, dropout.p, dropout.training),
-    "none": lambda _, x: x,
+    "torch's": torch_dropout,
+    "none": no_dropout,
 }
 
 
@@ -48,27 +59,27 @@ def step_of(model: Backbone, size: int, batch: int) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(model.parameter_groups(LR, WEIGHT_DECAY))
     pixels = torch.randn(3 * batch, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device)
     tokens = {name: tensor.to(device) for name, tensor in model.tokenize([TEXT] * batch).items()}
-    held = None
+    stored = None
     if model.frozen_images:
         with torch.no_grad():
-            held = model.image_features(pixels)
+            stored = model.image_features(pixels)
 
     def features() -> Tensor:
-        return model.image_features(pixels) if held is None else held
+        return model.image_features(pixels) if stored is None else stored
 
-    return lambda: train_step(model, optimizer, features, tokens)
+    return partial(train_step, model, optimizer, features, tokens)
 
 
 def numbers_of(step: Callable[[], None]) -> int:
     """Return how many numbers pass the dropout layers in a step, forward."""
     counts: list[int] = []
 
-    def counted(dropout: RowDropout, x: Tensor) -> Tensor:
+    def count(dropout: RowDropout, x: Tensor) -> Tensor:
         if dropout.training and dropout.p > 0:
             counts.append(x.numel())
         return x
 
-    with patch.object(RowDropout, "forward", counted):
+    with patch.object(RowDropout, "forward", count):
         step()
     return sum(counts)
 
@@ -106,18 +117,18 @@ def main() -> None:
     parser.add_argument("--only", choices=list(BACKBONES))
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(f"{'backbone':<10}{'dropped numbers':>17}{'by rows':>11}{'torch':>11}{'none':>11}{'by rows takes':>15}")
-    for name in [asked.only] if asked.only else BACKBONES:
+    for name in [options.only] if options.only else BACKBONES:
         cls, full = BACKBONES[name]
-        model = build(cls, init="random", size=full if asked.size == "full" else "toy").to(device)
-        step = step_of(model, model.image_size, asked.batch)
+        model = build(cls, init="random", size=full if options.size == "full" else "toy").to(device)
+        step = step_of(model, model.image_size, options.batch)
         numbers = numbers_of(step)
-        by_rows, theirs, none = least_seconds(step, asked.rounds, device).values()
+        by_rows, theirs, none = least_seconds(step, options.rounds, device).values()
         share = (by_rows - none) / by_rows
         print(f"{name:<10}{numbers:>17,}{by_rows:>9.3f} s{theirs:>9.3f} s{none:>9.3f} s{share:>14.1%}", flush=True)
-    alone = nanoseconds_of_a_number(asked.batch, device)
+    alone = nanoseconds_of_a_number(options.batch, device)
     print("a number alone: " + ", ".join(f"{kind} {cost:.2f} ns" for kind, cost in alone.items()))
 
 

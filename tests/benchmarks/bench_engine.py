@@ -45,8 +45,8 @@ Step = Callable[[Backbone, Tensor, Mapping[str, Tensor], Tensor], Tensor]  # ref
 
 def floor_corpus(model: Backbone, reference: Tensor, tokens: Mapping[str, Tensor], images: Tensor) -> Tensor:
     """Compute the Bradley-Terry loss with one drawn negative."""
-    chosen = model.candidates(images.flatten(0, 1)).unflatten(0, images.shape[:2])
-    positive, negative = paired_relevance(model.queries(reference, tokens), chosen).unbind(1)
+    candidates = model.candidates(images.flatten(0, 1)).unflatten(0, images.shape[:2])
+    positive, negative = paired_relevance(model.queries(reference, tokens), candidates).unbind(1)
     return F.softplus((negative - positive) / model.temperature).mean()
 
 
@@ -67,8 +67,10 @@ FLOORS: dict[str, tuple[str, Step]] = {
 
 def epoch_of_engine(run: OpenRun, negatives: Tensor | None) -> Callable[[], None]:
     """Return a function that runs one epoch of the engine on given negatives [Q, 1]."""
-    config, backbone = run.config, run.backbone
-    strategy, loss = make_strategy(config.strategy.name), make_loss(config.loss.name)
+    config = run.config
+    backbone = run.backbone
+    strategy = make_strategy(config.strategy.name)
+    loss = make_loss(config.loss.name)
     objective = Objective(TrainingCalls(backbone, 0), strategy, loss, run.scene, config.mining, config.hybrid)
     optimizer = torch.optim.AdamW([*groups_of(run), *objective.parameter_groups(config.train.lr)])
     schedule = cosine(optimizer, config.train, 1)
@@ -84,7 +86,8 @@ def epoch_of_engine(run: OpenRun, negatives: Tensor | None) -> Callable[[], None
 
 def epoch_of_floor(cell: OpenRun, negatives: Tensor | None, step: Step) -> Callable[[], None]:
     """Return a function that runs one epoch of the floor on batches whose inputs are in memory."""
-    backbone, scene = cell.backbone, cell.scene
+    backbone = cell.backbone
+    scene = cell.scene
     optimizer = torch.optim.AdamW(groups_of(cell))
     order = torch.randperm(len(scene.train.dataset.queries), generator=torch.Generator().manual_seed(0))
     ready = [inputs_of(scene, scene.train, rows, negatives) for rows in order.split(cell.config.train.batch_size)]
@@ -116,7 +119,7 @@ def groups_of(cell: OpenRun) -> list[dict[str, object]]:
     return cell.backbone.parameter_groups(cell.config.train.lr, cell.config.train.weight_decay)
 
 
-def training(rounds: int, folder: Path) -> None:
+def time_steps(rounds: int, folder: Path) -> None:
     """Measure and print the table of steps."""
     os.environ["NEGBENCH_CACHE"] = str(folder / "cache")
     root = ensure(folder / "data", SPEC)
@@ -136,10 +139,10 @@ def training(rounds: int, folder: Path) -> None:
         for _ in range(rounds):
             best = [min(least, seconds_of(epoch)) for least, epoch in zip(best, epochs, strict=True)]
         steps = -(-len(cell.scene.train.dataset.queries) // cell.config.train.batch_size)
-        own, floor = (1000 * value / steps for value in best)
+        engine, floor = (1000 * value / steps for value in best)
         print(
-            f"{name:<14}{loss:<16}{cell.config.train.batch_size:>6}{own:>8.2f}ms{floor:>8.2f}ms{own / floor:>8.2f}"
-            f"{own - floor:>8.2f}ms"
+            f"{name:<14}{loss:<16}{cell.config.train.batch_size:>6}{engine:>8.2f}ms{floor:>8.2f}ms"
+            f"{engine / floor:>8.2f}{engine - floor:>8.2f}ms"
         )
 
 
@@ -150,7 +153,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        training(options.rounds, Path(folder))
+        time_steps(options.rounds, Path(folder))
 
 
 if __name__ == "__main__":

@@ -37,19 +37,25 @@ Gradients = dict[str, Tensor]
 
 def gradients_of(model: Backbone, batch: int, micro_batch: int = 0, team: Team = ALONE) -> Gradients:
     """Return the gradients of a step; pictures 0 .. batch - 1 are references, the others targets."""
-    calls, rows = TrainingCalls(model, SEED, micro_batch, team), torch.arange(batch)
+    calls = TrainingCalls(model, SEED, micro_batch, team)
+    rows = torch.arange(batch)
     side = model.preprocess(blank()).shape
     pixels = torch.randn(2 * batch, *side, generator=torch.Generator().manual_seed(0))
     tokens = model.tokenize([TEXTS[row % len(TEXTS)] for row in range(batch)])
+
+    def read(pictures: Tensor) -> Tensor:
+        return pixels[pictures]
+
     model.zero_grad()
     model.train()
     if model.frozen_images:
         with torch.no_grad():
             stored = model.image_features(pixels)
-        references, targets = stored[:batch], stored[batch:]
+        references = stored[:batch]
+        targets = stored[batch:]
     else:
-        references = calls.image_features(lambda pictures: pixels[pictures], rows)
-        targets = calls.image_features(lambda pictures: pixels[pictures], rows + batch)
+        references = calls.image_features(read, rows)
+        targets = calls.image_features(read, rows + batch)
     candidates = calls.candidates(targets, rows + batch)
     queries = calls.queries(QueryInputs(rows, rows, references, tokens))
     loss = F.cross_entropy(relevance(queries, candidates) / model.temperature, rows)
@@ -82,8 +88,7 @@ def in_two_processes(model: Backbone, batch: int) -> Gradients:
             if process.exitcode:
                 raise SystemExit(f"a process ended with code {process.exitcode}")
         first, second = (torch.load(Path(folder) / f"{number}.pt", weights_only=True) for number in range(2))
-    assert first.keys() == second.keys()
-    assert all(torch.equal(gradient, second[name]) for name, gradient in first.items())
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
     return first
 
 
@@ -118,16 +123,16 @@ def main() -> None:
     parser.add_argument("--only", choices=list(OPTIONS))
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--double", action="store_true", help="compute in float64")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.double:
+    if options.double:
         torch.set_default_dtype(torch.float64)
         Tensor.float = Tensor.double  # type: ignore[method-assign]  # backbones widen half precision by it
     print("| backbone | whole again | recomputed | micro-batches | both | two processes |")
     print("|---|---|---|---|---|---|")
-    for name in [asked.only] if asked.only else OPTIONS:
-        model = registry.make("backbones", name, init="random", **OPTIONS[name][asked.size], seed=0)
-        print("|", " | ".join([name, *row_of(model, asked.batch)]), "|", flush=True)
+    for name in [options.only] if options.only else OPTIONS:
+        model = registry.make("backbones", name, init="random", **OPTIONS[name][options.size], seed=0)
+        print("|", " | ".join([name, *row_of(model, options.batch)]), "|", flush=True)
 
 
 if __name__ == "__main__":

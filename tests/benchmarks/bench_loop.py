@@ -92,32 +92,31 @@ class Gain:
         return f"{self.value:+.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-def ask_negbench(made: MadeSet, seeds: int) -> Gain:
+def ask_negbench(world: MadeSet, seeds: int) -> Gain:
     """Compare the batch alone with the batch and one mined image per query."""
-    settings = {"dataset.world": WORLD, "dataset.twins": made.twins}
-    settings |= {f"dataset.{name}": size for name, size in made.sizes.items()}
-    settings |= {"backbone.decay": made.decay, "backbone.noise": made.noise}
-    settings |= {"train.epochs": made.epochs, "train.batch_size": made.batch}
-    if made.rule != "all-corpus":  # its pools never change
+    settings = {"dataset.world": WORLD, "dataset.twins": world.twins}
+    settings |= {f"dataset.{name}": size for name, size in world.sizes.items()}
+    settings |= {"backbone.decay": world.decay, "backbone.noise": world.noise}
+    settings |= {"train.epochs": world.epochs, "train.batch_size": world.batch}
+    if world.rule != "all-corpus":  # its pools never change
         settings["schedule.refresh_every"] = 1
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        asked = negbench.Compare(
-            strategies=["in-batch", f"in-batch+{made.rule}"], losses=f"info-nce:tau={TAU}", seeds=seeds, lr="fixed",
+        options = negbench.Compare(
+            strategies=["in-batch", f"in-batch+{world.rule}"], losses=f"info-nce:tau={TAU}", seeds=seeds, lr="fixed",
             datasets="vectors", backbones="vectors", sets=[f"{key}={value}" for key, value in settings.items()],
             runs_dir=Path(folder), tracking_uri="none", report=False, name="loop",
         )  # fmt: skip
-        verdicts = negbench.compare(asked).verdicts
-    (row,) = (row for row in verdicts.to_dict("records") if row["main"] and row["verdict"] != "baseline")
-    names = ("against_baseline", "against_baseline_low", "against_baseline_high")
-    return Gain(*(float(row[name]) for name in names))
+        verdicts = negbench.compare(options).verdicts
+    (row,) = verdicts[verdicts["main"] & (verdicts["verdict"] != "baseline")].to_dict("records")
+    return Gain(float(row["against_baseline"]), float(row["against_baseline_low"]), float(row["against_baseline_high"]))
 
 
 class Split:
     """Features of one split: of its images, and of each query's reference and text; and the rows of the targets."""
 
-    def __init__(self, name: str, made: MadeSet) -> None:
-        data = negbench.load_dataset("vectors", split=name, world=WORLD, twins=made.twins, **made.sizes)
-        encoder = Vectors.load(VectorOptions(decay=made.decay, noise=made.noise, world=WORLD))
+    def __init__(self, name: str, world: MadeSet) -> None:
+        data = negbench.load_dataset("vectors", split=name, world=WORLD, twins=world.twins, **world.sizes)
+        encoder = Vectors.load(VectorOptions(decay=world.decay, noise=world.noise, world=WORLD))
         row_of = {image: row for row, image in enumerate(data.images)}
         self.images = encoder.features_of(data.images)[:, 0]
         self.references = self.images[[row_of[query.reference] for query in data.queries]]
@@ -140,26 +139,26 @@ class Model(nn.Module):
         return normalize(images @ self.image, dim=1)
 
 
-def train_loop(train: Split, val: Split, made: MadeSet, seed: int, mining: bool) -> float:
+def train_loop(train: Split, val: Split, world: MadeSet, seed: int, mining: bool) -> float:
     """Train with the batch, and with one mined image per query if asked to; return R@10 on val, in per cent."""
     generator = torch.Generator().manual_seed(seed)
     model = Model(train.images.shape[1], generator)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
-    miner = negbench.Miner(made.rule, seed=seed) if mining else None
-    for _ in range(made.epochs):
+    miner = negbench.Miner(world.rule, seed=seed) if mining else None
+    for _ in range(world.epochs):
         if miner is not None:
             with torch.no_grad():
                 queries = model.compose(train.references, train.texts)
                 mined = miner.refresh(queries, model.encode(train.images), train.targets).negatives[:, 0]
-        for rows in torch.randperm(len(train.targets), generator=generator).split(made.batch):
+        for rows in torch.randperm(len(train.targets), generator=generator).split(world.batch):
             targets = train.targets[rows]
             scores = model.compose(train.references[rows], train.texts[rows]) @ model.encode(train.images[targets]).T
             same = targets[:, None] == targets[None]
             scores = scores.masked_fill(same & ~torch.eye(len(rows), dtype=torch.bool), -torch.inf)
             if miner is not None:
                 queries = model.compose(train.references[rows], train.texts[rows])
-                own = (queries * model.encode(train.images[mined[rows]])).sum(1, keepdim=True)
-                scores = torch.cat([scores, own], dim=1)
+                of_mined = (queries * model.encode(train.images[mined[rows]])).sum(1, keepdim=True)
+                scores = torch.cat([scores, of_mined], dim=1)
             optimiser.zero_grad()
             cross_entropy(scores / TAU, torch.arange(len(rows))).backward()
             optimiser.step()
@@ -168,14 +167,14 @@ def train_loop(train: Split, val: Split, made: MadeSet, seed: int, mining: bool)
     return 100 * float((scores.topk(10).indices == val.targets[:, None]).any(1).double().mean())
 
 
-def ask_loop(made: MadeSet, seeds: int) -> Gain:
+def ask_loop(world: MadeSet, seeds: int) -> Gain:
     """Train with and without mined images, seed by seed."""
-    train = Split("train", made)
-    val = Split("val", made)
+    train = Split("train", world)
+    val = Split("val", world)
     gains = []
     for seed in range(seeds):
-        with_mined = train_loop(train, val, made, seed, mining=True)
-        gains.append(with_mined - train_loop(train, val, made, seed, mining=False))
+        with_mined = train_loop(train, val, world, seed, mining=True)
+        gains.append(with_mined - train_loop(train, val, world, seed, mining=False))
     spread = torch.tensor(gains).std().item() if seeds > 1 else float("nan")
     half = T_QUANTILES[seeds - 1] * spread / seeds**0.5
     mean = sum(gains) / seeds
@@ -186,21 +185,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5, choices=[degrees + 1 for degrees in T_QUANTILES])
     parser.add_argument("--small", action="store_true", help="tiny data and two epochs, for a test")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     contradictions = 0
     print(f"{'data set':<16} {'guess':<14} {'negbench':>24} {'the loop':>24}")
-    for name, made in SETS.items():
-        if asked.small:
-            made = replace(made, **SMALL)
-        verdict = ask_negbench(made, asked.seeds)
-        loop = ask_loop(made, asked.seeds)
+    for name, world in SETS.items():
+        if options.small:
+            world = replace(world, **SMALL)
+        verdict = ask_negbench(world, options.seeds)
+        loop = ask_loop(world, options.seeds)
         word = "agree"
         if verdict.sign * loop.sign < 0:
             word = "CONTRADICT"
             contradictions += 1
         elif verdict.sign == 0 or loop.sign == 0:
             word = "undecided"
-        print(f"{name:<16} {made.guess:<14} {verdict!s:>24} {loop!s:>24}  {word}", flush=True)
+        print(f"{name:<16} {world.guess:<14} {verdict!s:>24} {loop!s:>24}  {word}", flush=True)
     sys.exit(1 if contradictions else 0)
 
 

@@ -13,6 +13,7 @@ in a memory-mapped file and prints how much further memory mining took.
 
 import argparse
 import importlib.util
+import itertools
 import math
 import platform
 import tempfile
@@ -20,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -57,7 +59,8 @@ def task_of(
         folder: of the file.
     """
     generator = torch.Generator().manual_seed(0)
-    shape, kind = (images, tokens, width), np.float16 if half else np.float32
+    shape = (images, tokens, width)
+    kind = np.float16 if half else np.float32
     file = None if folder is None else folder / str(images)
     table = np.empty(shape, kind) if file is None else np.lib.format.open_memmap(file, "w+", kind, shape)
     for part in torch.from_numpy(table).split(BLOCK):
@@ -84,9 +87,14 @@ def product(task: MiningTask) -> None:
             torch.mm(queries, columns, out=out[: len(queries) * len(images)].view(len(queries), len(images)))
 
 
-def mining(task: MiningTask, name: str, **options: object) -> Callable[[], object]:
+def refresh_of(task: MiningTask, name: str, **options: object) -> Callable[[], object]:
+    """Return a function that mines with a strategy."""
     strategy = make_strategy(name, **options)
-    return lambda: mine(task, strategy, refresh=1, draws=5, generator=torch.Generator().manual_seed(0))
+
+    def refresh() -> object:
+        return mine(task, strategy, refresh=1, draws=5, generator=torch.Generator().manual_seed(0))
+
+    return refresh
 
 
 def loop(task: MiningTask) -> None:
@@ -94,13 +102,18 @@ def loop(task: MiningTask) -> None:
     images = task.candidates.amax(1)
     for query, target in zip(task.queries, task.target.tolist(), strict=True):
         scores = images @ query
-        own = float(scores[target])
+        target_score = float(scores[target])
         ranked, order = torch.sort(scores, descending=True)
-        pairs = zip(ranked.tolist(), order.tolist(), strict=True)
-        below = [(value, column) for value, column in pairs if value < own]
-        falls = sorted(range(len(below) - 1), key=lambda at: below[at][0] - below[at + 1][0], reverse=True)
-        low, high = sorted(falls[:2])
-        _ = [column for _, column in below[low + 1 : high + 1]]
+        below = []
+        columns = []
+        for score, column in zip(ranked.tolist(), order.tolist(), strict=True):
+            if score < target_score:
+                below.append(score)
+                columns.append(column)
+        drops = [before - after for before, after in itertools.pairwise(below)]
+        largest = sorted(range(len(drops)), key=drops.__getitem__, reverse=True)
+        low, high = sorted(largest[:2])
+        _ = columns[low + 1 : high + 1]
 
 
 def faiss_top(task: MiningTask) -> None:
@@ -118,7 +131,8 @@ class Vectors:
     device = torch.device("cpu")
 
     def __init__(self, task: MiningTask) -> None:
-        self._queries, self._images = task.queries.numpy(), task.candidates[:, 0].numpy()
+        self._queries = task.queries.numpy()
+        self._images = task.candidates[:, 0].numpy()
 
     def encode_query(self, texts: list[str], **_: object) -> np.ndarray:
         return self._queries[[int(text[1:]) for text in texts]]
@@ -135,21 +149,23 @@ class Vectors:
 
 def sentence_transformers(task: MiningTask) -> Callable[[], object]:
     """Return a function that runs `mine_hard_negatives` on stored embeddings and builds its output data set."""
-    mined = importlib.import_module("sentence_transformers.util").mine_hard_negatives
+    mine_hard_negatives = importlib.import_module("sentence_transformers.util").mine_hard_negatives
     datasets = importlib.import_module("datasets")
     datasets.disable_progress_bars()
     pairs = datasets.Dataset.from_dict(
         {"query": [f"q{n}" for n in range(len(task.queries))], "image": [f"i{n}" for n in task.target.tolist()]}
     )
-    model, corpus = Vectors(task), [f"i{n}" for n in range(len(task.candidates))]
-    return lambda: mined(pairs, model, corpus=corpus, output_format="n-tuple", verbose=False, **RULE)
+    model = Vectors(task)
+    corpus = [f"i{number}" for number in range(len(task.candidates))]
+    return partial(mine_hard_negatives, pairs, model, corpus=corpus, output_format="n-tuple", verbose=False, **RULE)
 
 
 def by_torch(action: Callable[[], object]) -> Callable[[], object]:
     """Return the action without the compiled passes."""
 
     def run() -> None:
-        before, compiled.SMALLEST = compiled.SMALLEST, 2**62
+        before = compiled.SMALLEST
+        compiled.SMALLEST = 2**62
         action()
         compiled.SMALLEST = before
 
@@ -166,7 +182,7 @@ def peers(task: MiningTask) -> dict[str, Callable[[], object]]:
     """Return the same task for other libraries that are installed."""
     actions: dict[str, Callable[[], object]] = {}
     if importlib.util.find_spec("faiss") is not None:
-        actions["FAISS, exact top 100"] = lambda: faiss_top(task)
+        actions["FAISS, exact top 100"] = partial(faiss_top, task)
     if all(importlib.util.find_spec(name) is not None for name in ("sentence_transformers", "datasets")):
         actions["sentence-transformers, its rule"] = sentence_transformers(task)
     if len(actions) < 2:
@@ -176,21 +192,24 @@ def peers(task: MiningTask) -> dict[str, Callable[[], object]]:
 
 def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, float]:
     """Print one table; return each row's least processor seconds per query."""
-    queries, (images, tokens, width) = len(task.queries), task.candidates.shape
-    rows = {text: mining(task, **parse_plugin(text)) for text in STRATEGIES}
-    rows["finding equal images, a part of each"] = lambda: Copies.of(task.candidates)
+    queries = len(task.queries)
+    images, tokens, width = task.candidates.shape
+    rows = {text: refresh_of(task, **parse_plugin(text)) for text in STRATEGIES}
+    rows["finding equal images, a part of each"] = partial(Copies.of, task.candidates)
     part = task.shard(torch.arange(min(LOOP_QUERIES, queries)))
     if others:
-        rows["the rule of sentence-transformers"] = mining(task, "sentence-transformers", **RULE)
+        rows["the rule of sentence-transformers"] = refresh_of(task, "sentence-transformers", **RULE)
         if compiled.kernels(torch.empty(compiled.SMALLEST, 1)) is not None:
             rows |= {f"{name}, without numba": by_torch(action) for name, action in rows.items()}
-        rows["loop over sorted rows (QuRe)"] = lambda: loop(part)
+        rows["loop over sorted rows (QuRe)"] = partial(loop, part)
         rows |= peers(task)
-    for action in (lambda: product(task), *rows.values()):  # warm-up: compiles or loads machine code
+    floor = partial(product, task)
+    for action in (floor, *rows.values()):  # warm-up: compiles or loads machine code
         action()
-    floors, times = list[float](), {name: list[float]() for name in rows}
+    floors = list[float]()
+    times = {name: list[float]() for name in rows}
     for _ in range(repetitions):
-        floors.append(seconds_of(lambda: product(task)))
+        floors.append(seconds_of(floor))
         for name, action in rows.items():
             share = len(part.queries) / queries if name.startswith("loop") else 1
             times[name].append(seconds_of(action) / share)
@@ -210,15 +229,17 @@ def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, flo
 def memory() -> Iterator[list[float]]:
     """Yield a one-item list with the process's peak growth in MiB so far, without mapped files."""
 
-    def held() -> float:
+    def resident() -> float:
         with Path("/proc/self/status").open(encoding="utf-8") as file:
             return next(float(line.split()[1]) for line in file if line.startswith("RssAnon")) / 1024
 
-    before, grown, done = held(), [0.0], threading.Event()
+    before = resident()
+    grown = [0.0]
+    done = threading.Event()
 
     def watch() -> None:
         while not done.wait(0.02):
-            grown[0] = max(grown[0], held() - before)
+            grown[0] = max(grown[0], resident() - before)
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -238,7 +259,8 @@ def large(sizes: Sequence[int], queries: int) -> None:
             with memory() as grown:
                 costs[images] = report(task, 1, others=False)
             print(f"memory beside the features: {grown[0]:.0f} MiB")
-    low, high = min(sizes, default=0), max(sizes, default=0)
+    low = min(sizes, default=0)
+    high = max(sizes, default=0)
     if low == high:  # a single size shows no growth
         return
     print(f"\ncost grows from {low} to {high} images as N to the power of")

@@ -51,7 +51,7 @@ def product(both: Embeddings) -> None:
         torch.mm(queries, columns, out=scores[: len(queries)])
 
 
-def refreshed(run: OpenRun, strategy: Strategy) -> None:
+def refresh(run: OpenRun, strategy: Strategy) -> None:
     task = mining_task(run.backbone, run.scene, run.config.mining, temperature=0.05)
     mine(task, strategy, refresh=1, draws=5, generator=torch.Generator().manual_seed(0))
 
@@ -69,12 +69,13 @@ def rank_gallery(images: int) -> None:
     """Print what ranking takes in a large gallery, by the product's time."""
     generator = torch.Generator().manual_seed(0)
     both = Embeddings(torch.randn(128, 64, generator=generator), torch.randn(images, 1, 64, generator=generator))
-    floor = least(lambda: product(both))
+    floor = least(partial(product, both))
     for left_out in (False, True):
-        dataset, what = of_gallery(images, left_out), "left out" if left_out else "ranked"
-        ranking = least(lambda dataset=dataset: dataset.rank(block_scorer(both.queries, both.candidates)))
+        dataset = of_gallery(images, left_out)
+        seconds = least(partial(dataset.rank, block_scorer(both.queries, both.candidates)))
+        what = "left out" if left_out else "ranked"
         print(
-            f"{images:,} images, references {what}: {ranking / floor:.2f} times the product ({floor:.1f} s)", flush=True
+            f"{images:,} images, references {what}: {seconds / floor:.2f} times the product ({floor:.1f} s)", flush=True
         )
 
 
@@ -82,28 +83,31 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--share", type=float, default=0.1)
     parser.add_argument("--gallery", type=int, default=100_000)
-    given = parser.parse_args()
-    rank_gallery(given.gallery)
-    share = given.share
+    options = parser.parse_args()
+    rank_gallery(options.gallery)
     sizes = {"train_images": 46_000, "val_images": 15_000, "twins": 3.0}
-    sizes |= {"train_queries": round(18_000 * share), "val_queries": 6_000}
+    sizes |= {"train_queries": round(18_000 * options.share), "val_queries": 6_000}
     sets = [f"dataset.{key}={value}" for key, value in sizes.items()]
     named = {"strategy": {"name": "qure"}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
     config = load_config(flags=named, sets=[*sets, "backbone.dim=512", "backbone.tokens=1"])
     torch.set_num_threads(1)
     bare = peak()
     run = open_run(config, Display(), DataCache())
-    backbone, scene = run.backbone, run.scene
+    backbone = run.backbone
+    scene = run.scene
+
+    def score_val() -> object:
+        return measure(scene.val, embed(backbone, scene, scene.val))
+
     with torch.inference_mode():
         val = embed(backbone, scene, scene.val)
-        floor = least(lambda: product(val))
-        scored = least(lambda: measure(scene.val, embed(backbone, scene, scene.val)))
-        print(f"scoring val: {scored / floor:.2f} times the product ({floor:.1f} s)", flush=True)
+        floor = least(partial(product, val))
+        print(f"scoring val: {least(score_val) / floor:.2f} times the product ({floor:.1f} s)", flush=True)
         train = embed(backbone, scene, scene.train)
-        floor = least(lambda: product(train))
+        floor = least(partial(product, train))
         for name in RULES:
-            refresh = partial(refreshed, run, registry.make("strategies", name))
-            print(f"refresh of {name}: {least(refresh) / floor:.2f} times the product ({floor:.1f} s)", flush=True)
+            seconds = least(partial(refresh, run, registry.make("strategies", name)))
+            print(f"refresh of {name}: {seconds / floor:.2f} times the product ({floor:.1f} s)", flush=True)
     images = train.candidates.nbytes >> 20
     print(f"peak memory: {peak()} MiB, {bare} of them before the world, {images} embedded train images")
 

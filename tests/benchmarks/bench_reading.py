@@ -115,18 +115,19 @@ def drop_pages(paths: Sequence[Path]) -> None:
 
 def pages_in_memory(paths: Sequence[Path]) -> float:
     """Return which share of the files' pages is in memory."""
-    find = ctypes.CDLL(None, use_errno=True).mincore
-    held = pages = 0
+    mincore = ctypes.CDLL(None, use_errno=True).mincore
+    resident = 0
+    pages = 0
     for path in paths:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
             count = -(-len(mapped) // mmap.PAGESIZE)
-            found = (ctypes.c_ubyte * count)()
+            flags = (ctypes.c_ubyte * count)()
             start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-            if find(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), found):
+            if mincore(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), flags):
                 raise OSError(ctypes.get_errno(), "mincore")
-            held += sum(byte & 1 for byte in found)
+            resident += sum(byte & 1 for byte in flags)
             pages += count
-    return held / pages
+    return resident / pages
 
 
 def waited_for_processors() -> float:
@@ -139,7 +140,8 @@ def waited_for_processors() -> float:
 
 
 def write_pictures(folder: Path) -> dict[str, Path]:
-    random, files = np.random.default_rng(0), {}
+    random = np.random.default_rng(0)
+    files = {}
     for number in range(PICTURES):
         small = random.integers(0, 256, (60, 45, 3), dtype=np.uint8)
         files[f"i{number}"] = folder / f"i{number}.jpg"
@@ -170,7 +172,9 @@ def compare(
     what: str, before: Callable[[Tensor], Tensor], source: RowSource, plan: list[tuple[Tensor, Tensor]], step: float
 ) -> None:
     """Print the waits of both ways, which take their turn every ten steps."""
-    ahead, now, processor = list[float](), list[float](), 0.0
+    ahead = list[float]()
+    now = list[float]()
+    processor = 0.0
     for first in range(0, len(plan), BLOCK):
         block = plan[first : first + BLOCK]
         begun = time.process_time()
@@ -190,7 +194,12 @@ def compare(
 
 def compare_decoding(pictures: RowSource, paths: Sequence[Path], plan: list[tuple[Tensor, Tensor]]) -> None:
     """Print what steps take that only read pictures, and what threads take that only decode the same ones."""
-    ahead, alone = list[float](), list[float]()
+    ahead = list[float]()
+    alone = list[float]()
+
+    def decode(path: Path) -> Tensor:
+        return Toy.transform(Image.open(path))
+
     with ThreadPoolExecutor(reading_threads(None)) as pool:
         for first in range(0, len(plan), BLOCK):
             block = plan[first : first + BLOCK]
@@ -198,8 +207,11 @@ def compare_decoding(pictures: RowSource, paths: Sequence[Path], plan: list[tupl
             for _ in waits_of(read_ahead(pictures, block, list), pictures, 0.0):
                 pass
             read = time.perf_counter()
-            wanted = [paths[row] for rows in block for part in rows for row in part.unique().tolist()]
-            for _ in pool.map(lambda path: Toy.transform(Image.open(path)), wanted):
+            pictures_of_block = list[Path]()
+            for references, candidates in block:
+                pictures_of_block += [paths[row] for row in references.unique().tolist()]
+                pictures_of_block += [paths[row] for row in candidates.unique().tolist()]
+            for _ in pool.map(decode, pictures_of_block):
                 pass
             alone.append((time.perf_counter() - read) / len(block))
             ahead.append((read - begun) / len(block))
@@ -209,59 +221,69 @@ def compare_decoding(pictures: RowSource, paths: Sequence[Path], plan: list[tupl
     )
 
 
+def compare_features(folder: Path, options: argparse.Namespace) -> None:
+    """Print the waits for stored features, from memory and from the disk."""
+    step = options.step_ms / 1000
+    images = max(SHARD, int(options.gib * 2**30 / (2 * SHAPE[0] * SHAPE[1])))
+    paths = write_store(folder, images)
+    total = SHARD * len(paths)
+    for path in paths:
+        path.read_bytes()
+    print(f"store: {pages_in_memory(paths):.0%} of its pages in memory")
+    source, mapped = ways_of(paths)
+    compare("features, in memory", mapped, source, steps_of(options.steps, total, 0), step)
+    del source, mapped  # pages that a process has mapped and read are not dropped
+    for turn in range(4):  # with images of its own
+        plan = steps_of(BLOCK, total, 10 + turn)
+        drop_pages(paths)
+        source, mapped = ways_of(paths)
+        begun = time.perf_counter()
+        for references, candidates in plan:
+            source(references)
+            source(candidates)
+        alone = (time.perf_counter() - begun) / len(plan)
+        drop_pages(paths)
+        waits = [wait for wait, _ in waits_of(read_ahead(source, plan, list), source, step)][1:]
+        drop_pages(paths)
+        now = [wait for wait, _ in waits_of(iter(plan), mapped, step)][1:]
+        print(
+            f"features, from the disk: {1000 * alone:4.0f} ms a step to read them; wait {1000 * median(now):5.0f} "
+            f"ms read in the step, {1000 * median(waits):5.0f} ms read ahead",
+            flush=True,
+        )
+        del source, mapped
+
+
+def compare_pictures(folder: Path, options: argparse.Namespace) -> None:
+    """Print the waits for pictures, and what decoding them takes."""
+    file = write_pictures(folder)
+    stamps = {image: stamp(path) for image, path in file.items()}
+    contents = content_hashes(file, folder)
+    pictures = PictureSource(Toy(), file, contents, stamps, torch.device("cpu"))  # type: ignore[arg-type]
+    paths = list(file.values())
+
+    def read_now(rows: Tensor) -> Tensor:
+        return torch.stack(list(readable(decode_ahead([paths[row] for row in rows.tolist()], Toy.transform))))
+
+    plan = steps_of(max(6, options.steps // 3), PICTURES, 3)
+    compare("pictures", read_now, pictures, plan, options.step_ms / 1000)
+    compare_decoding(pictures, paths, steps_of(4 * BLOCK, PICTURES, 4))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=4.0)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--step-ms", type=float, default=150.0)
     parser.add_argument("--folder", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     keep_memory()  # as every run
-    started, waited = time.perf_counter(), waited_for_processors()
-    step, cpu = given.step_ms / 1000, torch.device("cpu")
-    with tempfile.TemporaryDirectory(dir=given.folder) as name:
-        folder = Path(name)
-        images = max(SHARD, int(given.gib * 2**30 / (2 * SHAPE[0] * SHAPE[1])))
-        paths = write_store(folder, images)
-        total = SHARD * len(paths)
-        for path in paths:
-            path.read_bytes()
-        print(f"store: {pages_in_memory(paths):.0%} of its pages in memory")
-        source, mapped = ways_of(paths)
-        compare("features, in memory", mapped, source, steps_of(given.steps, total, 0), step)
-        del source, mapped  # pages that a process has mapped and read are not dropped
-        for turn in range(4):  # with images of its own
-            plan = steps_of(BLOCK, total, 10 + turn)
-            drop_pages(paths)
-            source, mapped = ways_of(paths)
-            begun = time.perf_counter()
-            for references, candidates in plan:
-                source(references)
-                source(candidates)
-            alone = (time.perf_counter() - begun) / len(plan)
-            drop_pages(paths)
-            waits = [wait for wait, _ in waits_of(read_ahead(source, plan, list), source, step)][1:]
-            drop_pages(paths)
-            now = [wait for wait, _ in waits_of(iter(plan), mapped, step)][1:]
-            print(
-                f"features, from the disk: {1000 * alone:4.0f} ms a step to read them; wait {1000 * median(now):5.0f} "
-                f"ms read in the step, {1000 * median(waits):5.0f} ms read ahead",
-                flush=True,
-            )
-            del source, mapped
-        file = write_pictures(folder)
-        stamps = {image: stamp(path) for image, path in file.items()}
-        contents = content_hashes(file, folder)
-        pictures = PictureSource(Toy(), file, contents, stamps, cpu)  # type: ignore[arg-type]
-        ids = list(file)
-
-        def anew(rows: Tensor) -> Tensor:
-            return torch.stack(list(readable(decode_ahead([file[ids[row]] for row in rows.tolist()], Toy.transform))))
-
-        plan = steps_of(max(6, given.steps // 3), PICTURES, 3)
-        compare("pictures", anew, pictures, plan, step)
-        compare_decoding(pictures, list(file.values()), steps_of(4 * BLOCK, PICTURES, 4))
+    started = time.perf_counter()
+    waited = waited_for_processors()
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        compare_features(Path(name), options)
+        compare_pictures(Path(name), options)
     share = (waited_for_processors() - waited) / (time.perf_counter() - started)
     print(f"processors: in {share:.0%} of this time some process waited for one")
 

@@ -112,8 +112,9 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*")
-    asked = parser.parse_args().recipes
-    names = PAPERS if asked == ["papers"] else asked
+    names = parser.parse_args().recipes
+    if names == ["papers"]:
+        names = PAPERS
     print("| recipe | batch | GiB of a whole step | 24 GB | 80 GB | what bounds a step |")
     print("|---|---|---|---|---|---|")
     if not names:

@@ -49,9 +49,9 @@ def seconds_of(tree: Path, command: str, runs: Path) -> float:
         words += ["--runs-dir", str(runs)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's modules are compiled once
-    called = [sys.executable, "-c", "from negbench.cli.main import main; main()", *words]
+    program = [sys.executable, "-c", "from negbench.cli.main import main; main()", *words]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(called, cwd=runs, env=environment, check=False, capture_output=True, text=True)
+    done = subprocess.run(program, cwd=runs, env=environment, check=False, capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         sys.exit(f"{tree}: {command}\n{done.stderr}")
@@ -78,21 +78,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", default="990ae813")
     parser.add_argument("--rounds", type=int, default=2)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "tree").mkdir()
-        trees = {"before": tree_of(chosen.before, folder / "tree"), "after": ROOT}
+        trees = {"before": tree_of(options.before, folder / "tree"), "after": ROOT}
         print(f"{'':<26}{'before':>9}{'after':>9}{'ratio':>8}  bits", flush=True)
         for row, command in ROWS.items():
             least = dict.fromkeys(trees, math.inf)
-            for (name, tree), turn in itertools.product(trees.items(), range(chosen.rounds)):
+            for (name, tree), turn in itertools.product(trees.items(), range(options.rounds)):
                 runs = folder / f"{name}-{turn}"
                 runs.mkdir(exist_ok=True)
                 least[name] = min(least[name], seconds_of(tree, command, runs))
-            one, other = (bits_of(folder / f"{name}-0") for name in trees)
-            differ = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
-            same = f"{len(differ)} of {len(one)} differ: {differ[0]}" if differ else f"{len(one)} equal"
+            before = bits_of(folder / "before-0")
+            after = bits_of(folder / "after-0")
+            differ = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+            same = f"{len(before)} equal"
+            if differ:
+                same = f"{len(differ)} of {len(before)} differ: {differ[0]}"
             ratio = least["after"] / least["before"]
             print(f"{row:<26}{least['before']:>8.2f}s{least['after']:>8.2f}s{ratio:>8.2f}  {same}", flush=True)
 

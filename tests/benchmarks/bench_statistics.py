@@ -91,7 +91,8 @@ class Setting:
             drawn = rng.standard_normal((worlds, self.clusters or self.queries))
             return sd * drawn[:, places]
 
-        difficulty, slope = by_query(DIFFICULTY), (logit_of(0.301, DIFFICULTY) - logit_of(0.299, DIFFICULTY)) / 0.002
+        difficulty = by_query(DIFFICULTY)
+        slope = (logit_of(0.301, DIFFICULTY) - logit_of(0.299, DIFFICULTY)) / 0.002
         values = {}
         for k, sd in enumerate(self.spread(rng)):
             wide = float(np.hypot(DIFFICULTY, self.preference))
@@ -103,9 +104,8 @@ class Setting:
             moved = level + difficulty + by_query(self.preference) + sd * slope * rng.standard_normal((self.seeds, 1))
             values[f"s{k}"] = (scipy.special.logit(rng.random((self.seeds, self.queries))) < moved).astype(float)
         clusters = places if self.clusters else None
-        return ValueTable(
-            values, Design(nested=self.nested, clusters=clusters, margin=MARGIN, alpha=self.alpha)
-        ), effects
+        design = Design(nested=self.nested, clusters=clusters, margin=MARGIN, alpha=self.alpha)
+        return ValueTable(values, design), effects
 
 
 _LOGITS: dict[tuple[float, float], float] = {}
@@ -115,7 +115,11 @@ def logit_of(recall: float, sd: float) -> float:
     """Return the mean logit that gives `recall` if queries add a normal term of this sd."""
     if (recall, sd) not in _LOGITS:
         steps = sd * scipy.stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
-        _LOGITS[recall, sd] = scipy.optimize.brentq(lambda x: scipy.special.expit(x + steps).mean() - recall, -60, 60)
+
+        def excess(logit: float) -> float:
+            return scipy.special.expit(logit + steps).mean() - recall
+
+        _LOGITS[recall, sd] = scipy.optimize.brentq(excess, -60, 60)
     return _LOGITS[recall, sd]
 
 
@@ -125,9 +129,17 @@ def is_false(difference: Difference, true: float) -> bool:
     return difference.verdict != "undecided" and difference.value * true <= 0
 
 
-def measured(setting: Setting, tables: int, seed: int) -> tuple[float, float, float]:
+def any_false(tests: Tests, gaps: Mapping[tuple[str, str], float]) -> bool:
+    """Return whether a verdict is false, given the true differences of the same pairs."""
+    return any(is_false(test, gaps[pair]) for pair, test in tests.items())
+
+
+def judge_tables(setting: Setting, tables: int, seed: int) -> tuple[float, float, float]:
     """Return the share of tables with a false verdict, the share of true differences found, and seconds per table."""
-    rng, false, power, spent = np.random.default_rng(seed), 0, 0.0, 0.0
+    rng = np.random.default_rng(seed)
+    false = 0
+    power = 0.0
+    spent = 0.0
     for _ in range(tables):
         table, effects = setting.table(rng)
         true = dict(zip(table.names, effects, strict=True))
@@ -135,21 +147,43 @@ def measured(setting: Setting, tables: int, seed: int) -> tuple[float, float, fl
         if setting.family == "all":
             tests = dict(pairs(table, rng).differences)
         else:
-            tests = {(name, "s0"): each for name, each in against(table, "s0", rng).items()}
+            tests = {(name, "s0"): test for name, test in against(table, "s0", rng).items()}
         spent += time.perf_counter() - started
-        gaps = {pair: true[pair[0]] - true[pair[1]] for pair in tests}
-        false += any(is_false(each, gaps[pair]) for pair, each in tests.items())
-        called = [tests[p].verdict != "undecided" and not is_false(tests[p], gap) for p, gap in gaps.items() if gap]
+        gaps = {(one, other): true[one] - true[other] for one, other in tests}
+        false += any_false(tests, gaps)
+        called = []
+        for pair, gap in gaps.items():
+            if gap:
+                called.append(tests[pair].verdict != "undecided" and not is_false(tests[pair], gap))
         if called:
             power += float(np.mean(called)) / tables
     return false / tables, power, spent / tables
 
 
-def replayed(
+@dataclass(frozen=True)
+class Look:
+    """What is known after a look.
+
+    Attributes:
+        seeds: of every strategy.
+        family: the differences that are judged.
+        undecided: those of them that are left to decide.
+        differences: all of them.
+    """
+
+    seeds: dict[str, int]
+    family: Tests
+    undecided: Tests
+    differences: Differences
+
+
+def replay(
     whole: Mapping[str, Values], looks: Looks, baseline: str | None, blocks: Mapping[str, float] | None = None
-) -> Iterator[tuple[dict[str, int], Tests, Tests, Differences]]:
-    """Yield after each look every strategy's seeds, the family's differences, those left to decide, and all of them."""
-    seeds, running, latest = dict.fromkeys(whole, 0), set(whole), None
+) -> Iterator[Look]:
+    """Yield what is known after each look, of runs that are computed as `--until decided` would."""
+    seeds = dict.fromkeys(whole, 0)
+    running = set(whole)
+    latest = None
     for count, share in zip(looks.counts, looks.shares, strict=True):
         seeds |= dict.fromkeys(running, count)
         subset = {name: values.of_seeds(values.seeds[: seeds[name]]) for name, values in whole.items()}
@@ -157,19 +191,19 @@ def replayed(
         latest = now if latest is None else now.after(latest)
         family = dict(latest.pairs.differences)
         if looks.pairs == "baseline":
-            family = {(name, str(baseline)): each for name, each in latest.against.items()}
-        out = {name for name, each in subset.items() if fallen([float(np.mean(row)) for row in each.values]).any()}
-        left = latest.undecided(looks.pairs, baseline, blocks or dict.fromkeys(whole, 1.0), out, margin=MARGIN)
-        running &= {name for pair in left for name in pair}
-        yield dict(seeds), family, left, latest
+            family = {(name, str(baseline)): test for name, test in latest.against.items()}
+        out = {name for name, values in subset.items() if fallen(values.values.mean(axis=1)).any()}
+        undecided = latest.undecided(looks.pairs, baseline, blocks or dict.fromkeys(whole, 1.0), out, margin=MARGIN)
+        running &= {name for pair in undecided for name in pair}
+        yield Look(dict(seeds), family, undecided, latest)
 
 
-def fallen(means: Sequence[float]) -> np.ndarray:
-    """[S] whether each of a strategy's runs is called collapsed."""
-    return np.array(means) < bound(UNTRAINED, max(means))
+def fallen(means: np.ndarray) -> np.ndarray:
+    """Return [S] whether each of a strategy's runs is called collapsed."""
+    return means < bound(UNTRAINED, float(means.max()))
 
 
-def simulated(setting: Setting, rng: np.random.Generator) -> tuple[dict[str, Values], dict[str, float]]:
+def simulate(setting: Setting, rng: np.random.Generator) -> tuple[dict[str, Values], dict[str, float]]:
     """Draw a table; return its values and the true differences to its first strategy."""
     table, effects = setting.table(rng)
     seeds = tuple(range(setting.seeds))
@@ -182,36 +216,42 @@ def first_place(setting: Setting, tables: int, seed: int) -> tuple[float, float,
 
     It is also false to call a strategy first within the margin if another is truly a margin or more ahead of it.
     """
-    rng, false, ended = np.random.default_rng(seed), 0, 0
+    rng = np.random.default_rng(seed)
+    false = 0
+    ended = 0
     used: dict[str, list[int]] = {"best": [], "all": []}
     for number in range(tables):
-        whole, true = simulated(setting, rng)
+        whole, true = simulate(setting, rng)
         if number < tables / 10:
-            *_, (seeds, *_) = replayed(whole, Looks((0, 1, 2), setting.seeds, "all"), None)
-            used["all"].append(sum(seeds.values()))
-        *_, (seeds, family, left, latest) = replayed(whole, Looks((0, 1, 2), setting.seeds, "best"), None)
-        used["best"].append(sum(seeds.values()))
-        first = {a for a in whole if latest.behind_at_most(a, whole) <= MARGIN}
-        wrong = any(is_false(each, true[a] - true[b]) for (a, b), each in family.items())
-        false += wrong or any(true[a] < max(true.values()) - MARGIN + 1e-9 for a in first)
-        ended += not left
+            *_, last = replay(whole, Looks((0, 1, 2), setting.seeds, "all"), None)
+            used["all"].append(sum(last.seeds.values()))
+        *_, last = replay(whole, Looks((0, 1, 2), setting.seeds, "best"), None)
+        used["best"].append(sum(last.seeds.values()))
+        gaps = {(one, other): true[one] - true[other] for one, other in last.family}
+        first = {name for name in whole if last.differences.behind_at_most(name, whole) <= MARGIN}
+        least = max(true.values()) - MARGIN + 1e-9
+        false += any_false(last.family, gaps) or any(true[name] < least for name in first)
+        ended += not last.undecided
     share = sum(used["best"][: len(used["all"])]) / sum(used["all"])
     return false / tables, ended / tables, float(np.mean(used["best"])) / setting.rows, share
 
 
-def looked_at(setting: Setting, tables: int, seed: int) -> tuple[float, list[float], float]:
+def judge_looks(setting: Setting, tables: int, seed: int) -> tuple[float, list[float], float]:
     """Return the share of tables with a false verdict, the share decided per true gap, and the mean seeds."""
-    rng, looks, false, used = np.random.default_rng(seed), Looks((0, 1, 2), setting.seeds, setting.family), 0, 0.0
-    ended = {round(gap, 3): list[bool]() for gap in EFFECTS}
+    rng = np.random.default_rng(seed)
+    looks = Looks((0, 1, 2), setting.seeds, setting.family)
+    false = 0
+    used = 0.0
+    decided = {round(gap, 3): list[bool]() for gap in EFFECTS}
     for _ in range(tables):
-        whole, true = simulated(setting, rng)
-        *_, (seeds, family, *_) = replayed(whole, looks, "s0")
-        gaps = {pair: true[pair[0]] - true[pair[1]] for pair in family}
-        false += any(is_false(each, gaps[pair]) for pair, each in family.items())
-        used += float(np.mean(list(seeds.values()))) / tables
+        whole, true = simulate(setting, rng)
+        *_, last = replay(whole, looks, "s0")
+        gaps = {(one, other): true[one] - true[other] for one, other in last.family}
+        false += any_false(last.family, gaps)
+        used += float(np.mean(list(last.seeds.values()))) / tables
         for pair, gap in gaps.items():
-            ended.setdefault(round(abs(gap), 3), []).append(family[pair].verdict != "undecided")
-    return false / tables, [float(np.mean(ended[round(gap, 3)])) for gap in EFFECTS], used
+            decided.setdefault(round(abs(gap), 3), []).append(last.family[pair].verdict != "undecided")
+    return false / tables, [float(np.mean(decided[round(gap, 3)])) for gap in EFFECTS], used
 
 
 @dataclass(frozen=True)
@@ -255,24 +295,27 @@ def trials_of(setting: RateSetting, seeds: int, rng: np.random.Generator) -> lis
     """Draw both strategies' trials, extended as in `grid.setting_trials`: both try what one of them asks for."""
     difficulty = DIFFICULTY * rng.standard_normal(setting.dev)
     tried: list[dict[int, Values]] = [{}, {}]
-    wanted = {*STEPS}
+    steps = {*STEPS}
     for _ in range(1 + MORE):
         for strategy, trials in enumerate(tried):
-            for step in sorted(wanted - {*trials}):
+            for step in sorted(steps - {*trials}):
                 trials[step] = hits_at(setting.recall(strategy, step), seeds, difficulty, rng)
-        wanted = {*tried[0]}
         for trials in tried:
-            highest = max(trials, key=lambda step: trials[step].mean)
+            highest = highest_step(trials)
             if highest == min(trials):
-                wanted.add(highest - 1)
+                steps.add(highest - 1)
             if highest == max(trials):
-                wanted.add(highest + 1)
+                steps.add(highest + 1)
     return tried
+
+
+def highest_step(trials: Mapping[int, Values]) -> int:
+    return max(trials, key=lambda step: trials[step].mean)
 
 
 def nearest_within_an_error(trials: Mapping[int, Values]) -> int:
     """Choose as earlier versions did: of the rates within one standard error of the best, the nearest to step 0."""
-    best = max(trials, key=lambda step: trials[step].mean)
+    best = highest_step(trials)
     near = []
     for step, values in trials.items():
         gaps = trials[best].values[0] - values.values[0]
@@ -284,7 +327,7 @@ def nearest_within_an_error(trials: Mapping[int, Values]) -> int:
 RULES = ("one seed, one error", "one seed, highest", "common unless clear", "highest", "highest, in the interval")
 
 
-def chosen_by(rule: str, setting: RateSetting, rng: np.random.Generator) -> tuple[list[int], list[dict[int, Values]]]:
+def choose_by(rule: str, setting: RateSetting, rng: np.random.Generator) -> tuple[list[int], list[dict[int, Values]]]:
     """Draw trials, and choose both strategies' steps by a rule."""
     tried = trials_of(setting, 1 if rule in RULES[:3] else setting.seeds, rng)
     if rule == "one seed, one error":
@@ -293,15 +336,16 @@ def chosen_by(rule: str, setting: RateSetting, rng: np.random.Generator) -> tupl
         common = max(tried[0], key=lambda step: tried[0][step].mean + tried[1][step].mean)
         steps = []
         for trials in tried:
-            best = max(trials, key=lambda step: trials[step].mean)
+            best = highest_step(trials)
             gaps = trials[best].values[0] - trials[common].values[0]
             clear = gaps.mean() > 2 * gaps.std(ddof=1) / len(gaps) ** 0.5
             steps.append(best if clear else common)
         return steps, tried
-    return [
-        round(math.log(best_setting({_rate(step): each.mean for step, each in trials.items()}, _rate(0)).lr, 3))
-        for trials in tried
-    ], tried
+    steps = []
+    for trials in tried:
+        means = {_rate(step): values.mean for step, values in trials.items()}
+        steps.append(round(math.log(best_setting(means, _rate(0)).lr, 3)))
+    return steps, tried
 
 
 def _rate(step: int) -> TrialSetting:
@@ -309,7 +353,7 @@ def _rate(step: int) -> TrialSetting:
     return TrialSetting(3.0**step)
 
 
-def rates_judged(rule: str, setting: RateSetting, tables: int, seed: int) -> tuple[float, float, float, float]:
+def judge_rates(rule: str, setting: RateSetting, tables: int, seed: int) -> tuple[float, float, float, float]:
     """Return how often the first and the second one is called better, and two means over tables, in points.
 
     These are the true gap at the chosen rates, and the half width of the interval.
@@ -317,18 +361,19 @@ def rates_judged(rule: str, setting: RateSetting, tables: int, seed: int) -> tup
     rng = np.random.default_rng(seed)
     first, second, gaps, halves = 0, 0, 0.0, 0.0
     for _ in range(tables):
-        steps, tried = chosen_by(rule, setting, rng)
+        steps, tried = choose_by(rule, setting, rng)
         difficulty = DIFFICULTY * rng.standard_normal(TEST_QUERIES)
         recalls = [setting.recall(strategy, step) for strategy, step in enumerate(steps)]
-        tested = {
-            name: hits_at(recall, TEST_SEEDS, difficulty, rng) for name, recall in zip("ab", recalls, strict=True)
-        }
-        table = ValueTable({name: each.values for name, each in tested.items()}, Design(draws=400))  # times 10: a pair
+        tested = {}
+        for name, recall in zip("ab", recalls, strict=True):
+            tested[name] = hits_at(recall, TEST_SEEDS, difficulty, rng).values
+        table = ValueTable(tested, Design(draws=400))  # times 10: a pair
         shortfalls = {}
         if rule == "highest, in the interval":
             choices = {}
             for name, step, trials in zip("ab", steps, tried, strict=True):
-                choices[name] = (SettingChoice(_rate(step), {_rate(k): each for k, each in trials.items()}),)
+                values_of = {_rate(other): values for other, values in trials.items()}
+                choices[name] = (SettingChoice(_rate(step), values_of),)
             shortfalls = draw_shortfalls(choices, table.draws)
         test = against(table, "b", table.generator(), shortfalls)["a"]
         first += test.verdict == "better"
@@ -338,19 +383,28 @@ def rates_judged(rule: str, setting: RateSetting, tables: int, seed: int) -> tup
     return first / tables, second / tables, gaps, halves
 
 
+def print_head(names: Sequence[str]) -> None:
+    """Print the first two lines of a table."""
+    print("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
+
+
+def print_row(cells: Sequence[object]) -> None:
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+
+
 def print_rates(tables: int, *, rules: Sequence[str] = RULES) -> None:
     """Print how often rules of choosing a rate decide between equal strategies, and for one that is 3 points ahead."""
     head = ("rule", "dev queries", "best rates", "first better", "second better", "true gap, points", "half width")
     head += ("power at 3 points",)
-    print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
+    print_head(head)
     for dev in (1000, 200):
         for rule in rules:
             for factor in (0, 1, 2):
                 setting = RateSetting(factor, dev)
-                first, second, gap, half = rates_judged(rule, setting, tables, 10 * dev + factor)
-                power, *_ = rates_judged(rule, replace(setting, ahead=EFFECT), max(1, tables // 4), 20 * dev + factor)
+                first, second, gap, half = judge_rates(rule, setting, tables, 10 * dev + factor)
+                power, *_ = judge_rates(rule, replace(setting, ahead=EFFECT), max(1, tables // 4), 20 * dev + factor)
                 row = (rule, dev, f"1x, {3**factor}x", f"{first:.1%}", f"{second:.1%}", f"{gap:+.2f}", f"{half:.2f}")
-                print("| " + " | ".join(map(str, (*row, f"{power:.0%}"))) + " |", flush=True)
+                print_row((*row, f"{power:.0%}"))
 
 
 def print_ends(tables: int) -> None:
@@ -359,16 +413,17 @@ def print_ends(tables: int) -> None:
     Healthy runs scatter with a normal term; collapsed ones end at the untrained model plus up to 20 % of the gain.
     """
     head = ("trained", "sd over seeds", "seeds", "healthy called", "one collapsed, missed", "all but one, missed")
-    print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
+    print_head(head)
     rng = np.random.default_rng(0)
     for trained, sd, seeds in itertools.product((0.1, 0.2, 0.3, 0.8), (0.01, 0.03, 0.05), (3, 10)):
         means = trained + sd * rng.standard_normal((tables, seeds))
         fell = UNTRAINED + 0.2 * (trained - UNTRAINED) * rng.random((tables, seeds))
         wrong = []
-        for lost in (np.arange(seeds) < k for k in (0, 1, seeds - 1)):
-            wrong.append(np.mean([(fallen(ends) != lost).any() for ends in np.where(lost, fell, means)]))
-        row = (f"{trained:.0%}", f"{100 * sd:g} points", seeds, *(f"{share:.1%}" for share in wrong))
-        print("| " + " | ".join(map(str, row)) + " |", flush=True)
+        for count in (0, 1, seeds - 1):
+            lost = np.arange(seeds) < count
+            ends = np.where(lost, fell, means)
+            wrong.append(np.mean([(fallen(of_group) != lost).any() for of_group in ends]))
+        print_row((f"{trained:.0%}", f"{100 * sd:g} points", seeds, *(f"{share:.1%}" for share in wrong)))
 
 
 def best_settings(full: bool) -> Iterator[Setting]:
@@ -404,7 +459,7 @@ PRIORS = {"without odd ones": 0.0, "as it is": seed_variance._ODD}  # probabilit
 def print_odd(tables: int, *, full: bool) -> None:
     """Print how often the same tables hold a false verdict, and the power, with and without odd ones in the prior."""
     head = ("correlation of the differences", "alpha", "measured")
-    print("| " + " | ".join((*head, *PRIORS, "ratio")) + " |\n" + "|---" * (len(head) + 3) + "|")
+    print_head((*head, *PRIORS, "ratio"))
     for number, setting in enumerate(odd_settings(full)):
         judged: dict[str, list[float]] = {prior: [] for prior in PRIORS}
         rng = np.random.default_rng(1000 + number)
@@ -424,13 +479,15 @@ def print_odd(tables: int, *, full: bool) -> None:
             low, high = np.quantile(ratios, [0.025, 0.975])
             ratio = f"{now.mean() / before.mean():.2f} [{low:.3f}, {high:.3f}]"
         what = "false verdicts" if setting.equal else "power"
-        row = (
-            ODD[setting.odd or 0.0],
-            f"{setting.alpha:g}",
-            what,
-            *(f"{share.mean():.1%}" for share in shares.values()),
+        print_row(
+            (
+                ODD[setting.odd or 0.0],
+                f"{setting.alpha:g}",
+                what,
+                *(f"{share.mean():.1%}" for share in shares.values()),
+                ratio,
+            )
         )
-        print("| " + " | ".join((*row, ratio)) + " |", flush=True)
 
 
 def _false_or_power(tests: Mapping[str, Difference], true: Mapping[str, float], *, power: bool) -> float:
@@ -461,59 +518,75 @@ def settings(full: bool) -> Iterator[Setting]:
             yield Setting(sds=sds, seeds=50, queries=400, nested=True)
 
 
+def kind_of(setting: Setting) -> str:
+    """Return the words of the column "by query"."""
+    if setting.nested:
+        kind = "nested worlds"
+    elif setting.clusters:
+        kind = f"{setting.clusters} clusters"
+    else:
+        kind = "crossed"
+    if setting.odd is not None:
+        kind += f", correlation {ODD[setting.odd]}, alpha {setting.alpha:g}"
+    if setting.preference:
+        kind += ", effects differ"
+    return kind
+
+
+def print_settings(tables: int, options: argparse.Namespace) -> None:
+    """Print the table of settings, of looks, or of first places; then those with too many false verdicts."""
+    columns = ("rows", "queries", "sds", "by query")
+    if options.best:
+        sampled = list(best_settings(options.full))
+        head = ("order", "seeds at most", *columns, "false verdicts")
+        head += ("first place decided", "seeds used", "runs, of all pairs")
+    elif options.looks:
+        sampled = list(look_settings(options.full))
+        decided = [f"decided of {100 * gap:g} points" for gap in EFFECTS]
+        head = ("family", "seeds at most", *columns, "false verdicts", *decided, "seeds used")
+    else:
+        sampled = list(settings(options.full))
+        head = ("family", "seeds", *columns, "false verdicts", "power", "seconds a table")
+    print_head(head)
+    too_often = []
+    part, parts = options.part
+    for number in range(part, len(sampled), parts):
+        setting = sampled[number]
+        if options.best:
+            false, ended, used, share = first_place(setting, tables, number)
+            cells = [f"{ended:.0%}", f"{used:.1f}", f"{share:.0%}"]
+        elif options.looks:
+            false, shares, used = judge_looks(setting, tables, number)
+            cells = [*(f"{share:.0%}" for share in shares), f"{used:.1f}"]
+        else:
+            false, power, seconds = judge_tables(setting, tables, number)
+            cells = [f"{power:.0%}", f"{seconds:.2f}"]
+        sizes = (setting.seeds, setting.rows, setting.queries, setting.sds)
+        row = (setting.order or setting.family, *sizes, kind_of(setting))
+        print_row((*row, f"{false:.1%}", *cells))
+        lower = scipy.stats.binomtest(round(false * tables), tables).proportion_ci(0.998).low  # one-sided 99.9 %
+        if lower > setting.alpha:
+            too_often.append(row)
+    print(f"\nlower 99.9 % bound above alpha: {too_often or 'none'}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     for flag in ("--full", "--looks", "--best", "--odd", "--rates", "--ends"):
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="this one of so many parts of the settings")
     parser.add_argument("--tables", type=int)
-    chosen = parser.parse_args()
-    tables = chosen.tables or (1000 if chosen.full else 40)
+    options = parser.parse_args()
+    tables = options.tables or (1000 if options.full else 40)
     print(f"{tables} tables a setting, effect {100 * EFFECT:g} points, margin {100 * MARGIN:g} point, alpha 5 %\n")
-    if chosen.rates:
-        return print_rates(tables)
-    if chosen.ends:
-        return print_ends(tables)
-    if chosen.odd:
-        return print_odd(tables, full=chosen.full)
-    head = ("family", "seeds", "rows", "queries", "sds", "by query", "false verdicts", "power", "seconds a table")
-    if chosen.looks:
-        decided = [f"decided of {100 * gap:g} points" for gap in EFFECTS]
-        head = (*head[:1], "seeds at most", *head[2:7], *decided, "seeds used")
-    if chosen.best:
-        head = ("order", "seeds at most", *head[2:7], "first place decided", "seeds used", "runs, of all pairs")
-    print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
-    over = []
-    which = settings
-    if chosen.best:
-        which = best_settings
-    elif chosen.looks:
-        which = look_settings
-    for number, each in list(enumerate(which(chosen.full)))[chosen.part[0] :: chosen.part[1]]:
-        if chosen.best:
-            false, ended, used, share = first_place(each, tables, number)
-            columns = [f"{false:.1%}", f"{ended:.0%}", f"{used:.1f}", f"{share:.0%}"]
-        elif chosen.looks:
-            false, decided, used = looked_at(each, tables, number)
-            columns = [f"{false:.1%}", *(f"{share:.0%}" for share in decided), f"{used:.1f}"]
-        else:
-            false, power, seconds = measured(each, tables, number)
-            columns = [f"{false:.1%}", f"{power:.0%}", f"{seconds:.2f}"]
-        if each.nested:
-            kind = "nested worlds"
-        elif each.clusters:
-            kind = f"{each.clusters} clusters"
-        else:
-            kind = "crossed"
-        if each.odd is not None:
-            kind += f", correlation {ODD[each.odd]}, alpha {each.alpha:g}"
-        if each.preference:
-            kind += ", effects differ"
-        row = (each.order or each.family, each.seeds, each.rows, each.queries, each.sds, kind)
-        print("| " + " | ".join(map(str, (*row, *columns))) + " |", flush=True)
-        lower = scipy.stats.binomtest(round(false * tables), tables).proportion_ci(0.998).low  # one-sided 99.9 %
-        over += [row] if lower > each.alpha else []
-    print(f"\nlower 99.9 % bound above alpha: {over or 'none'}")
+    if options.rates:
+        print_rates(tables)
+    elif options.ends:
+        print_ends(tables)
+    elif options.odd:
+        print_odd(tables, full=options.full)
+    else:
+        print_settings(tables, options)
 
 
 if __name__ == "__main__":

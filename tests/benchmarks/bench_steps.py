@@ -31,7 +31,6 @@ import time
 from dataclasses import replace
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -75,54 +74,58 @@ def write_data(folder: Path, pictures: int, queries: int) -> Path:
     return file
 
 
-def configuration(asked: argparse.Namespace, file: Path) -> RunConfig:
+def configuration(options: argparse.Namespace, file: Path) -> RunConfig:
     """Return the run's configuration: a refresh at its start."""
-    named = {"clip": "size" if asked.size == "toy" else "model"}.get(asked.backbone, "size")
+    option = "size"
+    if options.backbone == "clip" and options.size != "toy":
+        option = "model"
     sets = [
-        f"backbone.{named}={asked.size}",
+        f"backbone.{option}={options.size}",
         "backbone.init=random",
         f"dataset.file='{file}'",
-        f"train.epochs={asked.epochs}",
-        f"train.batch_size={asked.batch}",
+        f"train.epochs={options.epochs}",
+        f"train.batch_size={options.batch}",
         "schedule.refresh_epochs=[0]",
         "eval.every=1",
-        *asked.sets,
+        *options.sets,
     ]
-    if asked.backbone == "clip":
+    if options.backbone == "clip":
         sets.append("backbone.frozen=false")
-    flags = {"strategy": parse_plugin("qure"), "backbone": {"name": asked.backbone}, "dataset": {"name": "triplets"}}
+    flags = {"strategy": parse_plugin("qure"), "backbone": {"name": options.backbone}, "dataset": {"name": "triplets"}}
     return load_config(flags=flags, sets=sets)
 
 
-def compute(asked: argparse.Namespace, folder: Path) -> None:
+def compute(options: argparse.Namespace, folder: Path) -> None:
     """Compute the run, or resume it; print a line for each step, and what they took."""
     times: list[float] = []
     started = time.perf_counter()
 
-    def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
+    def note_step(parts: TrainingParts, state: State, batch: Batch) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         times.append(time.perf_counter())
         print(f"step {state.step + 1} after {times[-1] - started:.1f} s", flush=True)
 
-    config = configuration(asked, write_data(folder, asked.pictures, asked.steps * asked.batch))
+    config = configuration(options, write_data(folder, options.pictures, options.steps * options.batch))
     stop_on_signals()
-    context = replace(RunContext.open(folder / asked.runs, "none"), cache=DATA, callbacks=Callbacks(stepped=stepped))
+    context = replace(
+        RunContext.open(folder / options.runs, "none"), cache=DATA, callbacks=Callbacks(stepped=note_step)
+    )
     try:
         result = run_config(config, context)
     except Stopped as error:
         print(f"stopped by {error}", flush=True)
         raise SystemExit(error.code) from None
     steps = np.diff(times)
-    each = 0.0
+    seconds = 0.0
     if len(steps):
-        each = float(np.median(steps))
-        print(f"{len(times)} steps; median {each:.3f} s, {asked.batch / each:.1f} queries per second")
+        seconds = float(np.median(steps))
+        print(f"{len(times)} steps; median {seconds:.3f} s, {options.batch / seconds:.1f} queries per second")
     print(f"seconds by stage: {result.details['seconds']}; {result.details['peak_memory_mib']} MiB at most")
     print(f"metrics: {result.details['metrics']}")
-    tell_estimate(config, each)
-    if asked.packages:
-        print("packages:", ", ".join(imported()))
+    tell_estimate(config, seconds)
+    if options.packages:
+        print("packages:", ", ".join(imported_distributions()))
 
 
 def tell_estimate(config: RunConfig, seconds: float) -> None:
@@ -146,25 +149,30 @@ def tell_estimate(config: RunConfig, seconds: float) -> None:
         print(f'[[gpu]]\nname = "{name}"\ntflops = {speed:.3g}\nsource = "bench_steps.py, {backbone}"')
 
 
-def imported() -> list[str]:
+def imported_distributions() -> list[str]:
     """Return the distributions whose packages this process has imported."""
-    loaded = {name.partition(".")[0] for name in sys.modules}
-    return sorted({dist for name, dists in packages_distributions().items() if name in loaded for dist in dists})
+    packages = {name.partition(".")[0] for name in sys.modules}
+    distributions = set[str]()
+    for package, names in packages_distributions().items():
+        if package in packages:
+            distributions.update(names)
+    return sorted(distributions)
 
 
-def stop_and_resume(arguments: list[str], folder: Path, asked: argparse.Namespace) -> None:
+def stop_and_resume(arguments: list[str], folder: Path, options: argparse.Namespace) -> None:
     """Start the run in a process of its own, stop it in a step, start it again, and compare with a whole one."""
     command = [sys.executable, __file__, *arguments, "--folder", str(folder), "--once"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         for line in first.stdout:
             print("first: ", line, end="", flush=True)
-            if line.startswith(f"step {asked.stop_in - 1} "):
-                first.send_signal(signal.Signals[f"SIG{asked.signal}"])
+            if line.startswith(f"step {options.stop_in - 1} "):
+                first.send_signal(signal.Signals[f"SIG{options.signal}"])
     print(f"first:  exit code {first.returncode}", flush=True)
     follow("second", command)
     follow("whole", [*command, "--runs", "whole"])
-    parts, whole = (run_of(folder / name) for name in ("runs", "whole"))
+    parts = run_of(folder / "runs")
+    whole = run_of(folder / "whole")
     print(f"the resumed run has the bits of the whole one: {differences(parts, whole) or 'yes'}")
 
 
@@ -185,16 +193,17 @@ def run_of(runs: Path) -> RunFolder:
 
 def differences(one: RunFolder, other: RunFolder) -> str:
     """Name what two runs differ in; empty if their weights, ranks and curves have the same bits."""
-    found = []
-    weights, others = one.weights(), other.weights()
+    differing = []
+    weights = one.weights()
+    others = other.weights()
     changed = [name for name, value in weights.items() if not torch.equal(value, others[name])]
     if changed:
-        found.append(f"{len(changed)} of {len(weights)} tensors of weights")
+        differing.append(f"{len(changed)} of {len(weights)} tensors of weights")
     if not one.ranks().equals(other.ranks()):
-        found.append("ranks")
+        differing.append("ranks")
     if one.metrics() != other.metrics():
-        found.append("curves")
-    return ", ".join(found)
+        differing.append("curves")
+    return ", ".join(differing)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -213,14 +222,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--packages", action="store_true", help="print the distributions that are imported")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--runs", default="runs", help=argparse.SUPPRESS)
-    given: Any = sys.argv[1:] if arguments is None else arguments
-    asked = parser.parse_args(given)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = asked.folder or Path(temporary)
-        if asked.stop_in and not asked.once:
-            stop_and_resume(given, folder, asked)
+        folder = options.folder or Path(temporary)
+        if options.stop_in and not options.once:
+            stop_and_resume(words, folder, options)
         else:
-            compute(asked, folder)
+            compute(options, folder)
 
 
 if __name__ == "__main__":
