@@ -47,13 +47,13 @@ class Deaf:
         time.sleep(0.01)
 
 
-def asleep(seconds: float, report: Any) -> None:
+def fall_asleep(seconds: float, report: Any) -> None:
     """Say so, and sleep."""
     report("asleep")
     time.sleep(seconds)
 
 
-def heard_late(task: None, report: Any) -> None:
+def lose_a_signal(task: None, report: Any) -> None:
     """Lose a signal."""
     Deaf()
 
@@ -69,7 +69,7 @@ def parent_of(value: int, report: Any) -> int:
     return os.getppid()
 
 
-def own(value: int, report: Any) -> int:
+def pid_of(value: int, report: Any) -> int:
     return os.getpid()
 
 

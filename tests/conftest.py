@@ -237,7 +237,7 @@ def strangers() -> Callable[[Path], Path]:
 
 
 @pytest.fixture
-def limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+def set_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
     """Return a function that sets this machine's memory, and the free space of its disks if given, in bytes."""
     from negbench.machine import free_memory as machine
 
@@ -562,7 +562,7 @@ def interrupted() -> Callable[[RunConfig, Path, int], RunContext]:
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
+def watch_epochs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
     """Return a function that installs a callback on the epoch of every logged point; its errors fail the run."""
     from negbench.loop.types import State
 

@@ -223,7 +223,7 @@ def test_no_circle_of_imports(sources, nodes):
     graph = networkx.DiGraph()
     for path, node in nodes:
         if path.stem != "__init__":  # packages only re-export
-            graph.add_edges_from((path, other) for other in _imported(path, node, files) if other.stem != "__init__")
+            graph.add_edges_from((path, other) for other in _imports_of(path, node, files) if other.stem != "__init__")
     circles = [sorted(part) for part in networkx.strongly_connected_components(graph) if len(part) > 1]
     assert circles == []
 
@@ -411,7 +411,7 @@ def _module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imported(path: Path, node: ast.AST, files: dict[str, Path]) -> Iterator[Path]:
+def _imports_of(path: Path, node: ast.AST, files: dict[str, Path]) -> Iterator[Path]:
     names = []
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]

@@ -12,7 +12,7 @@ import pytest
 from negbench.grid.compute import executor_of, gpus
 from negbench.grid.executors import GRACE, Function, InProcess, Processes
 from negbench.machine.signals import stop_on_signals
-from tests.cluster_tasks import cling, close, close_at_once, device_of, own, parent_of, task
+from tests.cluster_tasks import cling, close, close_at_once, device_of, parent_of, pid_of, task
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -103,18 +103,18 @@ def pids_of(processes: Processes, function: Function) -> set[int]:
 
 def test_processes_serve_later_calls_and_end_with_their_executor():
     with Processes(2) as processes:
-        first = pids_of(processes, own)
+        first = pids_of(processes, pid_of)
         assert len(first) == 2
-        assert pids_of(processes, own) == first
+        assert pids_of(processes, pid_of) == first
         os.kill(min(first), signal.SIGKILL)  # as the out-of-memory killer does
         while Path(f"/proc/{min(first)}").exists():
             pass
-        second = pids_of(processes, own)
+        second = pids_of(processes, pid_of)
         assert len(second) == 2
         assert min(first) not in second
         pids_of(processes, parent_of)
         assert [pid for pid in second if is_alive(pid)] == []
-        third = pids_of(processes, own)
+        third = pids_of(processes, pid_of)
     assert [pid for pid in third if is_alive(pid)] == []
 
 

@@ -248,8 +248,8 @@ def test_a_gpu_holds_what_the_step_leaves_at_most_half_of_what_is_free(free, hel
 
 
 @pytest.mark.parametrize(("memory", "budget"), [(2**40, 2**32), (2**30, 2**29)])
-def test_a_cpu_holds_four_gibibytes_at_most_half_of_its_memory(memory, budget, limited):
-    limited(memory)
+def test_a_cpu_holds_four_gibibytes_at_most_half_of_its_memory(memory, budget, set_memory):
+    set_memory(memory)
     assert feature_budget(torch.device("cpu")) == budget
 
 

@@ -117,7 +117,7 @@ def test_verify_finds_the_copies_clean(name, toy):
 # --- the suite detects flaws -------------------------------------------------------------------------------------
 
 
-def _flawed(base: Any) -> dict[str, type[Dataset]]:
+def _flawed_data_sets(base: Any) -> dict[str, type[Dataset]]:
     """Return, by name of the suite's test, a data set that the test must refuse."""
 
     class Shrinking(base):
@@ -153,10 +153,10 @@ def _flawed(base: Any) -> dict[str, type[Dataset]]:
     }
 
 
-@pytest.mark.parametrize("name", _flawed(object))
+@pytest.mark.parametrize("name", _flawed_data_sets(object))
 def test_a_flaw_is_seen(name, tmp_path):
     registry.add_file(PLUGIN)
-    cls = _flawed(registry.get("datasets", "pairs-plugin"))[name]
+    cls = _flawed_data_sets(registry.get("datasets", "pairs-plugin"))[name]
     for split in ("train", "val"):
         toys.put(tmp_path / f"{split}.json", [{"from": f"p{n}", "to": f"p{n + 1}", "caption": "x"} for n in range(10)])
     split = "train" if name.strip() in ("test_epochs", "test_dev_part") else "val"

@@ -19,7 +19,7 @@ from negbench.worlds._icons import PACKAGES
 FILES = {"icons.json": b'{"icons": {}}', "chars.json": b"{}", "info.json": b"{}"}
 
 
-def packed(path: Path, **other: bytes) -> None:
+def write_tarball(path: Path, **other: bytes) -> None:
     with tarfile.open(path, "w:gz") as archive:
         for name, content in {**FILES, **other}.items():
             member = tarfile.TarInfo(f"package/{name}")
@@ -53,7 +53,7 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
-    packed(folder / "tarball.tgz", **{"index.js": b"x"})
+    write_tarball(folder / "tarball.tgz", **{"index.js": b"x"})
     digest = {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
     one = dataclasses.replace(
         PACKAGES["noto"],
@@ -82,7 +82,7 @@ def test_what_is_there_is_not_fetched_again_and_what_was_changed_is(npm, tmp_pat
 
 
 def test_another_tarball_is_refused(npm, tmp_path):
-    packed(npm / "tarball.tgz", **{"icons.json": b'{"icons": {"x": 1}}'})
+    write_tarball(npm / "tarball.tgz", **{"icons.json": b'{"icons": {"x": 1}}'})
     with pytest.raises(DataError, match=r"has an unexpected SHA-256 \("):
         fetch(tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -64,18 +64,18 @@ def less_and_more(value: Any) -> list[tuple[Any, Any]]:
     return [(another(value), another(value))]
 
 
-def planned() -> list[Any]:
+def plan_worlds() -> list[Any]:
     """Return all garments, queries and captions of two small worlds, and which category a large one needs."""
     parts = [plan(WORLD, "train", "dress"), plan(WORLD, "train", "dress", in_lines=True)]
     return [*parts, fits_one(NEARLY_FULL, "dress")]
 
 
-def photographed() -> list[bytes]:
+def photograph() -> list[bytes]:
     """Return the pixels of one garment in many pictures."""
     return [render(GARMENT, sample_nuisance(Stream(0, index))).tobytes() for index in range(24)]
 
 
-def drawn() -> list[bytes]:
+def draw() -> list[bytes]:
     """Return the pixels of garments that have every neckline, pattern and print, without noise."""
     pictures = []
     for index, (neckline, pattern, printed) in enumerate(
@@ -94,7 +94,7 @@ def drawn() -> list[bytes]:
     return pictures
 
 
-def encoded() -> tuple[list[float], list[int]]:
+def encode() -> tuple[list[float], list[int]]:
     """Return features of a garment of the second category, and the numbers of words that no caption holds."""
     model = Vectors(VectorOptions(dim=8), 0)
     features = model.features_of(["shirt-train-0-a31203-00017"])
@@ -102,10 +102,10 @@ def encoded() -> tuple[list[float], list[int]]:
 
 
 MADE: dict[ModuleType, Callable[[], Any]] = {
-    _synthesis: planned,
-    _wording: planned,
-    _garments: photographed,
-    encoders: encoded,
+    _synthesis: plan_worlds,
+    _wording: plan_worlds,
+    _garments: photograph,
+    encoders: encode,
 }
 
 
@@ -118,7 +118,7 @@ def test_each_number_changes_the_data(module, name, monkeypatch):
 
 @pytest.fixture(scope="module")
 def unchanged() -> list[bytes]:
-    return drawn()
+    return draw()
 
 
 @pytest.mark.parametrize("name", fixed_names(_rendering))
@@ -127,7 +127,7 @@ def test_each_part_of_a_number_changes_the_drawing(name, unchanged, monkeypatch)
     for place, values in enumerate(less_and_more(getattr(fixed, name))):
         for value in values:
             monkeypatch.setattr(_rendering, "FIXED", replace(fixed, **{name: value}))
-            if drawn() != unchanged:
+            if draw() != unchanged:
                 break
         else:
             pytest.fail(f"entry {place} draws nothing else at {values}")

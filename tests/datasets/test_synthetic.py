@@ -115,19 +115,19 @@ def test_a_failed_build_leaves_nothing(tmp_path, monkeypatch):
 
 def build_stuck(cache: Path, stuck: bool) -> None:
     """Load the data set as a process does; runs in a child, so that the patches stay there."""
-    real = _synthesis._build
+    real_build = _synthesis._build
 
-    def announced(*args: Any) -> Any:
+    def build_and_say(*args: Any) -> Any:
         print("builds", flush=True)
-        return real(*args)
+        return real_build(*args)
 
-    def never_done(*picture: object) -> None:
+    def draw_for_ever(*picture: object) -> None:
         print("draws", flush=True)
         time.sleep(600)
 
-    _synthesis._build = announced
+    _synthesis._build = build_and_say
     if stuck:
-        _synthesis.render = never_done
+        _synthesis.render = draw_for_ever
     ensure(cache, TINY)
 
 

@@ -31,11 +31,11 @@ def test_a_need_is_a_product_that_reads_as_one():
     assert [size(n) for n in (0, 3 * 2**20, 1.5 * 2**30, 5 * 2**40)] == ["1 MiB", "3 MiB", "1.5 GiB", "5.0 TiB"]
 
 
-def test_all_of_it_together_counts(tmp_path, limited):
+def test_all_of_it_together_counts(tmp_path, set_memory):
     both = [Need("a", ((3, "x"), (2**30, "bytes")), "lower a"), Need("b", ((2**30, "bytes"),), "lower b")]
-    limited(2**32)
+    set_memory(2**32)
     check_memory(both)
-    limited(2**32 - 1, disk=2**30)
+    set_memory(2**32 - 1, disk=2**30)
     message = r"about 4.0 GiB of memory, this machine has 4.0 GiB \(a: 3 x x 1,073,741,824 bytes = 3.0 GiB\): lower a"
     with pytest.raises(OptionError, match=message):
         check_memory(both)
@@ -100,18 +100,18 @@ def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, run_com
     assert not list(tmp_path.glob("*/config.json"))
 
 
-def test_a_disk_without_room_for_the_run_is_told_before_training(vector_sets, tmp_path, limited):
+def test_a_disk_without_room_for_the_run_is_told_before_training(vector_sets, tmp_path, set_memory):
     config = config_of(vector_sets, "qure")
-    limited(2**40, disk=1000)
+    set_memory(2**40, disk=1000)
     with pytest.raises(OptionError, match=r"of disk, .* has room for 1 MiB \("):
         run(config, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
-    limited(2**40, disk=2**40)
+    set_memory(2**40, disk=2**40)
     assert run(config, tmp_path / "runs").folder.status == "finished"
 
 
-def test_features_that_are_to_be_held_in_memory_count_too(toy_sets, limited):
-    limited(1000)
+def test_features_that_are_to_be_held_in_memory_count_too(toy_sets, set_memory):
+    set_memory(1000)
     with pytest.raises(OptionError, match=r"\(features held in memory: .*\): --set compute.feature_memory_gib=4.3e-06"):
         untrained(config_of(toy_sets, "qure", "compute.feature_memory_gib=4"))
     source = untrained(config_of(toy_sets, "qure")).scene.source

@@ -276,7 +276,7 @@ def one_page_for_all(path: Path, values: int) -> Path:
     return path
 
 
-def packed(path: Path, header: Any, body: bytes) -> Path:
+def big_header(path: Path, header: Any, body: bytes) -> Path:
     """Write a .npz whose array has this header and is followed by these bytes."""
     content = io.BytesIO()
     np.lib.format.write_array_header_1_0(content, header)
@@ -424,7 +424,9 @@ BOMBS: dict[str, Bomb] = {
         "b.parquet", one_page_for_all, (150_000_000 // SCALE,), received.read_parquet
     ),
     "npz: zeros": Bomb("b.npz", zeros, (GIB + 2**20,), read_named_by_id),
-    "npz: a header that claims more": Bomb("b.npz", packed, (_header((10**6, 10**6)), bytes(100)), read_named_by_id),
+    "npz: a header that claims more": Bomb(
+        "b.npz", big_header, (_header((10**6, 10**6)), bytes(100)), read_named_by_id
+    ),
     "npy: a header that claims more": Bomb("b.npy", long_npy, (), read_unnamed),
     "checkpoint: packed zeros": Bomb("b.pt", deflated_checkpoint, (GIB + 2**20,), received.load_checkpoint),
     "checkpoint: a tensor of one number": Bomb("b.pt", tall_tensor, (), received.load_checkpoint),

@@ -42,7 +42,7 @@ def damages(content: bytes, seed: int) -> Iterator[bytes]:
             yield content[:at] + bytes([content[at] ^ 1 << place.randrange(8)]) + content[at + 1 :]
 
 
-def damaged(path: Path) -> Iterator[bytes]:
+def damage_in_turn(path: Path) -> Iterator[bytes]:
     """Write each of `damages` to `path`, and restore the content at the end."""
     content = path.read_bytes()
     try:
@@ -111,7 +111,7 @@ READERS: dict[str, Callable[[RunFolder], Any]] = {
 def test_a_damaged_file_of_a_run_is_named(finished, name):
     read = READERS[name]
     read(finished)
-    for _ in damaged(finished.path / name):
+    for _ in damage_in_turn(finished.path / name):
         with pytest.raises(DamagedError, match=rf"{name} is damaged \(.*\): move its folder"):
             read(finished)
     read(finished)
@@ -123,7 +123,7 @@ def test_without_the_list_of_hashes_there_is_no_traceback(finished, tmp_path, na
     copy = RunFolder(shutil.copytree(finished.path, tmp_path / finished.run_id))
     (copy.path / SUMS).unlink()
     messages = list[str]()
-    for _ in damaged(copy.path / name):
+    for _ in damage_in_turn(copy.path / name):
         try:
             READERS[name](copy)
         except NegbenchError as error:
@@ -134,11 +134,11 @@ def test_without_the_list_of_hashes_there_is_no_traceback(finished, tmp_path, na
 
 def test_a_damaged_list_of_cells_is_named_and_damaged_statistics_are_computed_again(bench):
     folder = bench / "duel"
-    for _ in damaged(folder / "comparison.json"):
+    for _ in damage_in_turn(folder / "comparison.json"):
         with pytest.raises(DamagedError, match=r"comparison\.json is damaged"):
             ComparisonFolder(folder).cells()
     before = [repr(verdict) for verdict in read_findings(bench, "duel").verdicts]
-    for number, _ in enumerate(damaged(folder / "statistics.json")):
+    for number, _ in enumerate(damage_in_turn(folder / "statistics.json")):
         verdicts = [repr(verdict) for verdict in read_findings(bench, "duel").verdicts]
         assert verdicts == before, f"damage {number}"
 
@@ -147,7 +147,7 @@ def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished):
     """Files whose lines it lost are refused, and the others are still read."""
     want = finished.result
     results = list[Any]()
-    for _ in damaged(finished.path / SUMS):
+    for _ in damage_in_turn(finished.path / SUMS):
         with suppress(DamagedError, RunError):  # a file, or its name in the list, is missing
             results.append(finished.result)
     assert len(results) < TIMES
@@ -158,7 +158,7 @@ def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished):
 def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(halfway, vector_sets, name, expect_error):
     flags = flags_of(refresh_twice(vector_sets))
     again = ["run", "--strategy", "qure", *flags, "--tracking-uri", "none", "--runs-dir", str(halfway.path.parent)]
-    for number, _ in enumerate(damaged(halfway.path / name)):
+    for number, _ in enumerate(damage_in_turn(halfway.path / name)):
         (halfway.path / "error.txt").unlink(missing_ok=True)  # it is interrupted, not failed
         message = expect_error(again, f"{name} is damaged")
         assert ("delete" in message) == (name == "checkpoint.pt"), f"damage {number}"

@@ -59,7 +59,7 @@ def fuzzed(*arguments: st.SearchStrategy[Any]) -> Callable[[Function], Function]
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch, limited: Callable[..., None]) -> None:
+def small(monkeypatch: pytest.MonkeyPatch, set_memory: Callable[..., None]) -> None:
     """Limit memory to a gibibyte and runs to one epoch."""
     train_epoch = loop.train_epoch
 
@@ -69,7 +69,7 @@ def small(monkeypatch: pytest.MonkeyPatch, limited: Callable[..., None]) -> None
         return train_epoch(run, parts, state, *more)
 
     monkeypatch.setattr(loop, "train_epoch", train_first_epoch)
-    limited(2**30)
+    set_memory(2**30)
 
 
 def outcome(*arguments: object) -> int:

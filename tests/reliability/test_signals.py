@@ -22,7 +22,7 @@ from negbench.machine.signals import Stopped, stop_on_signals
 from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
-from tests.cluster_tasks import Deaf, asleep, heard_late
+from tests.cluster_tasks import Deaf, fall_asleep, lose_a_signal
 from tests.reliability.attack import hear, living
 from tests.runs import config_of, flags_of, run
 
@@ -103,7 +103,7 @@ def listening() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening, vector_sets, tmp_path, watched):
+def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening, vector_sets, tmp_path, watch_epochs):
     epochs = list[int]()
 
     def watch(epoch: int) -> None:
@@ -111,7 +111,7 @@ def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening,
         if epoch == 1:
             Deaf()
 
-    watched(watch)
+    watch_epochs(watch)
     with pytest.raises(Stopped):
         run_config(config_of(vector_sets, "qure", "train.epochs=50"), RunContext.open(tmp_path))
     assert max(epochs) == 1
@@ -120,7 +120,7 @@ def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening,
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_got_lost_ends_the_executor(listening):
-    events = Processes(1).run(asleep, [600])
+    events = Processes(1).run(fall_asleep, [600])
     assert next(events).value == "asleep"
     Deaf()
     begun = time.monotonic()
@@ -131,7 +131,7 @@ def test_a_signal_that_got_lost_ends_the_executor(listening):
 
 def test_a_worker_that_lost_a_signal_ends_after_its_task():
     with Processes(1, retries=0) as worker:
-        events = list(worker.run(heard_late, [None, None]))
+        events = list(worker.run(lose_a_signal, [None, None]))
     assert [event.kind for event in events] == ["done", "failed"]
     assert events[-1].value == "its worker process died (exit code 143)"
 

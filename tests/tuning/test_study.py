@@ -185,7 +185,7 @@ def test_a_pruners_answer_outlives_its_worker(longer, tmp_path, pruned, monkeypa
     assert [trial.state for trial in trials] == [TrialState.COMPLETE, TrialState.PRUNED]
 
 
-def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_sets, tmp_path, watched):
+def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_sets, tmp_path, watch_epochs):
     values = list[float]()
     book = (job := Job(tmp_path / "s", spec_of(vector_sets), None, 1, None)).open()
 
@@ -196,7 +196,7 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_
     with pytest.raises(KeyboardInterrupt):
         book.work(dying, print)
     (before,) = book.frozen()
-    watched(lambda epoch: pytest.fail("it was trained"))
+    watch_epochs(lambda epoch: pytest.fail("it was trained"))
     TrialSearch([(book, job)]).run(Execution(InProcess()))
     (again,) = book.frozen()
     assert [100 * again.value] == values  # Optuna holds per cent
