@@ -277,7 +277,7 @@ def claims(asked: Claims | None = None, *, console: Console | None = None, **opt
     page = _can_draw()
     with carry_out(plan.course(), execution, say) as done:
         plan.folder.parent(asked.tracking_uri).complete()
-        judged = plan.written(done.outcomes)
+        judged = plan.write(done.outcomes)
         path = plan.folder.path
         console.print(table.verdicts_table(judged.claims))
         say(f"{table.counts(judged.claims)} ({judged.about})")

@@ -37,9 +37,9 @@ def claims(options: _CommandLine) -> dict[str, Any]:
     console = output.console()
     if options.listed:
         from negbench.papers import table
-        from negbench.papers.claim import selected_claims
+        from negbench.papers.claim import select_claims
 
-        named = selected_claims(options.only)
+        named = select_claims(options.only)
         console.print(table.claims_table(named))
         return {"claims": [asdict(claim) for claim in named]}
     from negbench import api

@@ -31,7 +31,8 @@ class Condition:
         match = re.fullmatch(r"([<>]) (-?\d+(?:\.\d+)?)", text)
         if match is None:
             raise ValueError(f"expected '> NUMBER' or '< NUMBER', got {text!r}")
-        return cls(match[1] == ">", float(match[2]))
+        sign, bound = match.groups()
+        return cls(sign == ">", float(bound))
 
     def holds(self, low: float, high: float) -> bool:
         """Whether the interval [low, high] meets the condition; False if an end is nan."""
@@ -59,7 +60,7 @@ class ClaimTest:
     refutes: Condition
 
     @property
-    def needed(self) -> tuple[str, ...]:
+    def all_settings(self) -> tuple[str, ...]:
         """All settings to compute, including those that a measure reads besides its own run."""
         names = list(self.settings)
         for measure in (self.measure, self.other):
@@ -120,14 +121,17 @@ class Claim:
         """The systems of the papers that make the claim; none if only readers ask it."""
         if self.source.startswith("not published"):
             return ()
-        named = tuple(key for title, key in PAPERS.items() if re.search(rf"\b{title}\b", self.source))
-        return named or tuple(PAPERS.values())
+        papers = tuple(key for title, key in PAPERS.items() if re.search(rf"\b{title}\b", self.source))
+        return papers or tuple(PAPERS.values())
 
     @property
     def settings(self) -> tuple[str, ...]:
         """All settings to compute for the claim."""
-        tested = [name for test in self.tests for name in test.needed]
-        return tuple(dict.fromkeys((*tested, *(premise.setting for premise in self.premises))))
+        names: list[str] = []
+        for test in self.tests:
+            names += test.all_settings
+        names += [premise.setting for premise in self.premises]
+        return tuple(dict.fromkeys(names))
 
 
 @cache
@@ -142,17 +146,20 @@ def all_claims() -> tuple[Claim, ...]:
     return read_claims(Path(__file__).with_name("claims.toml"))
 
 
-def selected_claims(numbers: str | None) -> tuple[Claim, ...]:
+def select_claims(numbers: str | None) -> tuple[Claim, ...]:
     """Return the claims of '5,8,17' (numbers) or 'qure' (a paper); None: all. Raises UnknownNameError."""
     if numbers is None:
         return all_claims()
-    known: dict[str, tuple[Claim, ...]] = {str(claim.number): (claim,) for claim in all_claims()}
-    known |= {paper: tuple(c for c in all_claims() if paper in c.papers) for paper in PAPERS.values()}
-    wanted = [part.strip() for part in numbers.split(",") if part.strip()]
-    for part in wanted or [numbers]:
-        if part not in known:
-            raise UnknownNameError("claim", part, known, where="--only")
-    return tuple(dict.fromkeys(claim for part in wanted for claim in known[part]))
+    claims_by_name: dict[str, list[Claim]] = {str(claim.number): [claim] for claim in all_claims()}
+    for paper in PAPERS.values():
+        claims_by_name[paper] = [claim for claim in all_claims() if paper in claim.papers]
+    names = [part.strip() for part in numbers.split(",") if part.strip()]
+    claims: list[Claim] = []
+    for name in names or [numbers]:
+        if name not in claims_by_name:
+            raise UnknownNameError("claim", name, claims_by_name, where="--only")
+        claims += claims_by_name[name]
+    return tuple(dict.fromkeys(claims))
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -162,10 +169,12 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
     """Read claims from a TOML file with one table `claim` each; tests/claims checks the shipped file."""
     claims = []
     for value in tomllib.loads(path.read_text(encoding="utf-8"))["claim"]:
-        tests = tuple(test for table in value.pop("tests") for test in _tests(table))
+        tests: list[ClaimTest] = []
+        for table in value.pop("tests"):
+            tests += _tests(table)
         premises = tuple(_premise(table) for table in value.pop("premises", ()))
         needs = tuple(value.pop("needs", ()))
-        claims.append(Claim(value.pop("id"), needs=needs, tests=tests, premises=premises, **value))
+        claims.append(Claim(value.pop("id"), needs=needs, tests=tuple(tests), premises=premises, **value))
     return tuple(claims)
 
 
@@ -180,10 +189,14 @@ def _premise(table: dict[str, Any]) -> Premise:
 def _tests(table: dict[str, Any]) -> list[ClaimTest]:
     """Return the tests of one table: every combination of the settings listed under `of` and `against`."""
     statistic = table.pop("statistic")
-    sides = [table.pop(key) for key in ("of", "against") if key in table]
-    sides = [[side] if isinstance(side, str) else side for side in sides]
+    sides = []
+    for key in ("of", "against"):
+        if key in table:
+            names = table.pop(key)
+            sides.append([names] if isinstance(names, str) else names)
     groups: Sequence[tuple[str, ...]] = list(itertools.product(*sides)) if sides else [tuple(table.pop("among"))]
-    supports, refutes = (Condition.parse(table.pop(key)) for key in ("supports", "refutes"))
+    supports = Condition.parse(table.pop("supports"))
+    refutes = Condition.parse(table.pop("refutes"))
     other = Measure(table.pop("with")) if "with" in table else None
     measure = Measure(table.pop("measure"), tuple(table.items()))
-    return [ClaimTest(statistic, names, measure, other, supports, refutes) for names in groups]
+    return [ClaimTest(statistic, group, measure, other, supports, refutes) for group in groups]

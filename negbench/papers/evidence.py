@@ -1,8 +1,9 @@
 """Evidence for the tests: the finished runs of every setting, and their models on a split."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -18,7 +19,7 @@ from negbench.settings.config import PluginConfig, ResolvedConfig
 from negbench.store.runfolder import RunFolder
 
 PEOPLE = "hp-fashioniq"  # holds people's choices between sets of FashionIQ's images
-_KEPT = 3  # models kept at a time: a ranking, its scorer, one more
+_MODELS = 3  # at a time: a ranking, its scorer, one more
 
 
 class MissingEvidence(NegbenchError):
@@ -33,13 +34,13 @@ class Evidence:
         results: a row per finished cell (`negbench.analysis.frame`), whose `system` names its setting.
         display: shows when models are applied.
         nested: whether every seed has its own generated world, and so its own queries.
-        known: cache that looks share: (measure, setting, seed) -> values.
+        cache: of measured values, which looks share: (measure, setting, seed) -> values.
     """
 
     results: pd.DataFrame
     display: Display = field(default_factory=Display)
     nested: bool = False
-    known: dict[Any, Any] = field(default_factory=dict)
+    cache: dict[Any, Any] = field(default_factory=dict)
     _encoded: dict[tuple[str, str, str], Encoded] = field(default_factory=dict)
 
     def run(self, setting: str, seed: int) -> "SettingRun":
@@ -52,20 +53,26 @@ class Evidence:
         """Whether a setting has a finished run with this seed."""
         return (setting, seed) in self._folders
 
+    def has_all(self, settings: Iterable[str], seeds: Iterable[int]) -> bool:
+        """Whether all these settings have a finished run with each of these seeds."""
+        return set(product(settings, seeds)) <= self._folders.keys()
+
     @cached_property
     def _folders(self) -> dict[tuple[str, int], RunFolder]:
         """Setting and seed -> the run's folder."""
         cells = self.results
-        return dict(zip(zip(cells["system"], cells["seed"], strict=True), folders_of(cells), strict=True))
+        names = zip(cells["system"], cells["seed"], strict=True)
+        return dict(zip(names, folders_of(cells), strict=True))
 
-    def encoded(self, folder: RunFolder, split: str, dataset: Mapping[str, Any]) -> Encoded:
+    def encode(self, folder: RunFolder, split: str, dataset: Mapping[str, Any]) -> Encoded:
         """Encode a split with a run's model, of another data set if a section is given; the last few are cached."""
         key = (folder.run_id, split, str(dict(dataset)))
         if key not in self._encoded:
             layers = [{"dataset": dict(dataset)}] if dataset else []
             self._encoded[key] = encode_run(folder, layers, split, self.display)
-            if len(self._encoded) > _KEPT:
-                del self._encoded[next(iter(self._encoded))]
+            if len(self._encoded) > _MODELS:
+                oldest = next(iter(self._encoded))
+                del self._encoded[oldest]
         return self._encoded[key]
 
 
@@ -93,7 +100,7 @@ class SettingRun:
         points = [point for point in self.folder.metrics() if name in point and point["epoch"] >= 0]
         return [int(point["epoch"]) for point in points], [point[name] for point in points]
 
-    def mined(self) -> list[pd.DataFrame]:
+    def mining_tables(self) -> list[pd.DataFrame]:
         """Return per-query statistics of every refresh. Raises MissingEvidence for batch strategies: they mine none."""
         files = sorted(self.folder.path.glob("mining-*.parquet"))
         if not files:
@@ -107,16 +114,16 @@ class SettingRun:
             raise MissingEvidence(f"'{self.setting}' has no score curves at '{moment}' here")
         return ScoreCurves.load(path)
 
-    def encoded(self, split: str) -> Encoded:
+    def encode(self, split: str) -> Encoded:
         """Encode a split of the run's own data set with its trained model."""
-        return self.evidence.encoded(self.folder, split, {})
+        return self.evidence.encode(self.folder, split, {})
 
-    def people(self) -> Encoded:
+    def encode_people(self) -> Encoded:
         """Encode people's judgements of the run's data set with its trained model. Without any: MissingEvidence."""
         section = judgements_of(self.folder.config.dataset)
         if section is None:
             raise MissingEvidence("nobody has judged sets of this data set's images")
-        return self.evidence.encoded(self.folder, "val", section)
+        return self.evidence.encode(self.folder, "val", section)
 
 
 def judgements_of(dataset: PluginConfig) -> dict[str, Any] | None:
@@ -135,7 +142,7 @@ def judgements_of(dataset: PluginConfig) -> dict[str, Any] | None:
 # --- what the data must have -------------------------------------------------------------------------------------
 
 
-def _relevant(config: ResolvedConfig, cache: DataCache) -> str | None:
+def _require_relevant(config: ResolvedConfig, cache: DataCache) -> str | None:
     for split in ("train", "val"):
         if cache.dataset(config.dataset, split, images=False).relevant is None:
             return f"needs several relevant images per query; {config.dataset.name} {split} labels only the target"
@@ -153,7 +160,7 @@ def _refuse_vectors(config: ResolvedConfig, cache: DataCache) -> str | None:
     return "a query is the sum of its parts here by construction" if config.backbone.name == "vectors" else None
 
 
-def _people(config: ResolvedConfig, cache: DataCache) -> str | None:
+def _require_people(config: ResolvedConfig, cache: DataCache) -> str | None:
     if judgements_of(config.dataset) is not None:
         return None
     return f"needs people's choices between sets of images: --dataset fashioniq, with the {PEOPLE} file beside it"
@@ -161,10 +168,10 @@ def _people(config: ResolvedConfig, cache: DataCache) -> str | None:
 
 # name -> a line on what the data set lacks, or None
 NEEDS: dict[str, Callable[[ResolvedConfig, DataCache], str | None]] = {
-    "relevant": _relevant,
+    "relevant": _require_relevant,
     "told-apart": _refuse_exchangeable,
     "composed": _refuse_vectors,
-    "people": _people,
+    "people": _require_people,
 }
 
 

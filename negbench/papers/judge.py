@@ -55,7 +55,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """Result of a claim: a `ClaimVerdict`, or at two lengths what `at_both` says."""
+    """Result of a claim: a `ClaimVerdict`, or at two lengths what `combine_lengths` says."""
 
     claim: Claim
     verdict: str
@@ -96,8 +96,8 @@ def judge(
         except MissingEvidence as error:
             return JudgedClaim(claim, "not testable", f"premise: {undefined.get(premise.setting, error)}", answers)
         if not premise.holds.holds(value, value):
-            shown = f"{value * premise.measure.unit.scale:.3g} {premise.measure.unit.name}"
-            return JudgedClaim(claim, "premise absent", f"{premise}: here {shown}", answers)
+            text = f"{value * premise.measure.unit.scale:.3g} {premise.measure.unit.name}"
+            return JudgedClaim(claim, "premise absent", f"{premise}: here {text}", answers)
     for verdict in ("refuted", "not testable", "undecided", "no effect"):
         for answer in answers:
             if answer.verdict == verdict:
@@ -105,35 +105,39 @@ def judge(
     return JudgedClaim(claim, "supported", "", answers)
 
 
-def at_both(short: JudgedClaim, long: JudgedClaim) -> JudgedClaim:
+def combine_lengths(short: JudgedClaim, long: JudgedClaim) -> JudgedClaim:
     """Combine a claim's verdicts at two lengths of training.
 
     Two equal verdicts are the verdict. Decided at both (supported, refuted, no effect) and differently, the claim
     depends on the length. Decided at one alone, the verdict names that length.
     """
-    judged = dict(zip(LENGTHS, (short, long), strict=True))
-    decided = {name: one.verdict for name, one in judged.items() if one.verdict in DECIDED}
+    by_length = dict(zip(LENGTHS, (short, long), strict=True))
+    decided_at = [length for length, judged in by_length.items() if judged.verdict in DECIDED]
     if short.verdict == long.verdict:
         verdict = short.verdict
-    elif len(decided) == 1:
-        verdict = ", ".join((*decided.values(), f"{next(iter(decided))} only"))
+    elif len(decided_at) == 1:
+        verdict = f"{by_length[decided_at[0]].verdict}, {decided_at[0]} only"
     else:
-        verdict = "depends on the length" if decided else "undecided"
-    reason = "; ".join(f"{name}: {one.reason}" for name, one in judged.items() if one.reason)
-    answers = [replace(answer, length=name) for name, one in judged.items() for answer in one.answers]
-    return JudgedClaim(short.claim, verdict, short.reason if short.reason == long.reason else reason, tuple(answers))
+        verdict = "depends on the length" if decided_at else "undecided"
+    reason = short.reason
+    if short.reason != long.reason:
+        reason = "; ".join(f"{length}: {judged.reason}" for length, judged in by_length.items() if judged.reason)
+    answers: list[Answer] = []
+    for length, judged in by_length.items():
+        answers += [replace(answer, length=length) for answer in judged.answers]
+    return JudgedClaim(short.claim, verdict, reason, tuple(answers))
 
 
 def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mapping[str, str], tests: int) -> Answer:
     """Return the answer of the first look that decides, else of the last look whose runs are all finished."""
-    for name in test.needed:
+    for name in test.all_settings:
         if name in undefined:
             return Answer(test, "not testable", reason=f"'{name}': {undefined[name]}")
     answer = None
     for count, share in zip(looks.counts, looks.shares, strict=True):
         seeds = looks.seeds(count)
-        there = all(evidence.has(name, seed) for name in test.needed for seed in seeds)
-        if answer is not None and (answer.verdict != "undecided" or not there):
+        is_finished = evidence.has_all(test.all_settings, seeds)
+        if answer is not None and (answer.verdict != "undecided" or not is_finished):
             break
         try:
             estimate = STATISTICS[test.statistic](test, evidence, seeds, share / tests)
@@ -173,9 +177,10 @@ def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share:
         MissingEvidence: the two are the same run, because the option that distinguishes them is not supported here.
     """
     first, second = test.settings
-    if all(evidence.run(first, s).folder.path == evidence.run(second, s).folder.path for s in seeds):
+    if all(evidence.run(first, seed).folder.path == evidence.run(second, seed).folder.path for seed in seeds):
         raise MissingEvidence(f"'{first}' and '{second}' are the same run: the differing option is unsupported")
-    (one, labels), (other, _) = (_table(test, name, evidence, seeds) for name in test.settings)
+    one, labels = _table(test, first, evidence, seeds)
+    other, _ = _table(test, second, evidence, seeds)
     if one.shape != other.shape:
         raise MissingEvidence(f"'{first}' and '{second}' were measured on different queries")
     return estimate_of(one, other, labels, share, nested=evidence.nested)
@@ -187,8 +192,10 @@ def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: floa
     correlations = []
     for seed in seeds:
         runs = [evidence.run(name, seed) for name in test.settings]
-        means = [[_mean(measure.of(run)) for run in runs] for measure in (test.measure, test.other)]
-        correlations.append(spearman_test(*torch.tensor(means, dtype=torch.float64))[0])
+        means = torch.tensor([_mean(test.measure.of(run)) for run in runs], dtype=torch.float64)
+        other_means = torch.tensor([_mean(test.other.of(run)) for run in runs], dtype=torch.float64)
+        correlation, _ = spearman_test(means, other_means)
+        correlations.append(correlation)
     if np.isnan(correlations).any():
         raise MissingEvidence("needs at least three settings, and measures that differ between them")
     return estimate_of(np.array(correlations), np.zeros(len(correlations)), None, share)
@@ -197,15 +204,19 @@ def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: floa
 STATISTICS = {"level": level, "difference": difference, "order": order}
 
 
-def _mean(values: Measured) -> float:
-    if values.strata is None:
-        return float(np.nanmean(values.values))
-    return float(np.mean([np.nanmean(values.values[values.strata == name]) for name in np.unique(values.strata)]))
+def _mean(measured: Measured) -> float:
+    """Return the mean over queries, or the mean of the strata's means."""
+    if measured.strata is None:
+        return float(np.nanmean(measured.values))
+    means = []
+    for stratum in np.unique(measured.strata):
+        means.append(np.nanmean(measured.values[measured.strata == stratum]))
+    return float(np.mean(means))
 
 
 def _table(test: ClaimTest, setting: str, evidence: Evidence, seeds: Sequence[int]) -> tuple[Array, Measured]:
     """Return [S] or [S, Q] values of a setting's runs, and one run's values with the labels of queries."""
-    measured = test.measure.of_seeds([evidence.run(setting, s) for s in seeds])
+    measured = test.measure.of_seeds([evidence.run(setting, seed) for seed in seeds])
     if len({values.values.shape for values in measured}) > 1:
         raise MissingEvidence(f"the runs of '{setting}' have values for different queries")
     return np.array([values.values for values in measured]), measured[0]
@@ -231,24 +242,31 @@ def estimate_of(
         ValueError: fewer than two queries with a value, in a stratum.
     """
     if one.ndim == 1:
-        return _over_seeds(one - other, ALPHA * share)
-    there = np.isfinite(one) & np.isfinite(other)
-    strata, clusters = (None, None) if labels is None else (labels.strata, labels.clusters)
+        return _estimate_over_seeds(one - other, ALPHA * share)
+    has_value = np.isfinite(one) & np.isfinite(other)
+    strata = None if labels is None else labels.strata
+    clusters = None if labels is None else labels.clusters
     if strata is not None or not nested:  # else no two seeds share a query
-        there[:] = there.all(0)
-    if there.sum(1).min() < 2:
+        has_value[:] = has_value.all(0)
+    if has_value.sum(1).min() < 2:
         raise ValueError("fewer than two queries have a value")
-    first, second = ([row[mask] for row, mask in zip(rows, there, strict=True)] for rows in (one, other))
-    strata, clusters = (None if labels is None else labels[there[0]] for labels in (strata, clusters))
+    if strata is not None:
+        strata = strata[has_value[0]]
+    if clusters is not None:
+        clusters = clusters[has_value[0]]
+    first = [row[mask] for row, mask in zip(one, has_value, strict=True)]
+    second = [row[mask] for row, mask in zip(other, has_value, strict=True)]
     estimate = differences.difference(first, second, Design(strata, clusters, nested, alpha=ALPHA, share=share))
     return ClaimEstimate(estimate.value, estimate.interval.low, estimate.interval.high, estimate.minimum_detectable)
 
 
-def _over_seeds(values: Array, alpha: float) -> ClaimEstimate:
+def _estimate_over_seeds(values: Array, alpha: float) -> ClaimEstimate:
+    """Estimate the mean of [S] values of whole runs, with Student's interval."""
     count = len(values)
     mean = float(values.mean())
     if count < 2:
         return ClaimEstimate(mean, float("nan"), float("nan"), float("nan"))
     error = values.std(ddof=1) / np.sqrt(count)
-    half, power = (float(scipy.special.stdtrit(count - 1, p) * error) for p in (1 - alpha / 2, POWER))
+    half = float(scipy.special.stdtrit(count - 1, 1 - alpha / 2) * error)
+    power = float(scipy.special.stdtrit(count - 1, POWER) * error)
     return ClaimEstimate(mean, mean - half, mean + half, half + power)

@@ -96,17 +96,20 @@ class Measure:
         """Return its values for a setting's runs, one per seed."""
         formula = FORMULAS[self.name]
         options = dict(self.options)
-        known = runs[0].evidence.known
         if formula.across:
             return list(formula.function(runs, **options))
+        measured = []
         for run in runs:
-            if (self, run.setting, run.seed) not in known:
-                known[self, run.setting, run.seed] = formula.function(run, **options)
-        return [known[self, run.setting, run.seed] for run in runs]
+            cache = run.evidence.cache
+            key = (self, run.setting, run.seed)
+            if key not in cache:
+                cache[key] = formula.function(run, **options)
+            measured.append(cache[key])
+        return measured
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{name} {value}" for name, value in self.options)
-        return f"{self.name} ({shown})" if shown else self.name
+        options = ", ".join(f"{name} {value}" for name, value in self.options)
+        return f"{self.name} ({options})" if options else self.name
 
 
 def _plain(values: ArrayLike | Tensor) -> Measured:
@@ -156,10 +159,15 @@ def _main_curve(run: SettingRun) -> tuple[list[int], list[float]]:
 @measure("falls", POINTS, across=True)
 def falls_of_seeds(runs: Sequence[SettingRun]) -> list[Measured]:
     """How far each seed's curve of the main metric ends below its best (`negbench.metrics.epochs.falls`)."""
-    curves = [_main_curve(run) for run in runs]
-    if len({tuple(epochs) for epochs, _ in curves}) > 1:
+    epochs_of_runs = set()
+    curves = []
+    for run in runs:
+        epochs, values = _main_curve(run)
+        epochs_of_runs.add(tuple(epochs))
+        curves.append(values)
+    if len(epochs_of_runs) > 1:
         raise MissingEvidence(f"the runs of '{runs[0].setting}' were evaluated at different epochs")
-    return [_plain(value) for value in falls([values for _, values in curves])]
+    return [_plain(value) for value in falls(curves)]
 
 
 @measure("late-slope", Unit("points an epoch", 100))
@@ -182,13 +190,14 @@ def loss_at_refresh(run: SettingRun) -> Measured:
 
 
 def _longer(run: SettingRun) -> str:
+    """Return the option that doubles a run's training."""
     return f"--set train.epochs={2 * run.folder.metrics()[-1]['epoch']}"
 
 
 def _at_refresh(run: SettingRun, series: tuple[list[int], list[float]]) -> Measured:
     epochs, values = series
-    whole = epochs == list(range(len(epochs)))
-    effect = event_effect(values, run.result["refresh_epochs"]) if whole else float("nan")
+    is_complete = epochs == list(range(len(epochs)))
+    effect = event_effect(values, run.result["refresh_epochs"]) if is_complete else float("nan")
     if np.isnan(effect):
         raise MissingEvidence(f"needs every epoch scored, and epochs between two refreshes: {_longer(run)}")
     return _plain(effect)
@@ -197,7 +206,7 @@ def _at_refresh(run: SettingRun, series: tuple[list[int], list[float]]) -> Measu
 @measure("pool-trend", Unit("images a refresh", none=10.0))  # ours: half a percent of claims-world's gallery
 def pool_trend(run: SettingRun) -> Measured:
     """[Q] slope of each query's pool size over the refreshes."""
-    sizes = [frame["pool_size"].to_numpy() for frame in run.mined()]
+    sizes = [frame["pool_size"].to_numpy() for frame in run.mining_tables()]
     if len(sizes) < 2:
         raise MissingEvidence(f"'{run.setting}' defines its pools only once here: {_longer(run)}")
     return Measured(slope(np.stack(sizes)))
@@ -206,7 +215,8 @@ def pool_trend(run: SettingRun) -> Measured:
 @measure("mined", PERCENT)
 def mined_statistic(run: SettingRun, column: str) -> Measured:
     """[Q] mean over the refreshes of a column of `mining-NN.parquet` that is a share (band_mean, ...)."""
-    return Measured(np.stack([frame[column].to_numpy(dtype=np.float64) for frame in run.mined()]).mean(0))
+    refreshes = [frame[column].to_numpy(dtype=np.float64) for frame in run.mining_tables()]
+    return Measured(np.stack(refreshes).mean(0))
 
 
 @measure("drops-place", PERCENT)
@@ -227,18 +237,20 @@ def drops_rise(run: SettingRun) -> Measured:
 @measure("regime", PERCENT)
 def regime(run: SettingRun, number: str) -> Measured:
     """A share on the regime cards of the run's refreshes (docs/regimes.md), mean over those where it is known."""
-    cards = [card for card in run.result["regime_by_refresh"] if card["epoch"] in run.result["refresh_epochs"]]
-    known = [card[number] for card in cards if card.get(number) is not None]
-    if not known:
+    values = []
+    for card in run.result["regime_by_refresh"]:
+        if card["epoch"] in run.result["refresh_epochs"] and card.get(number) is not None:
+            values.append(card[number])
+    if not values:
         raise MissingEvidence(f"the regime cards of '{run.setting}' have no {number} here")
-    return _plain(np.mean(known))
+    return _plain(np.mean(values))
 
 
 # --- false negatives ---------------------------------------------------------------------------------------------
 
 
 def _relevant_ranks(run: SettingRun, split: str) -> QueryRanks:
-    ranks = run.ranks if split == "val" else run.encoded(split).ranks()
+    ranks = run.ranks if split == "val" else run.encode(split).ranks()
     if int(ranks.relevant_ranks.lengths.max()) < 2:
         raise MissingEvidence(f"only the targets of {split} are known to be relevant")
     return ranks
@@ -267,7 +279,7 @@ def false_negatives(run: SettingRun, band: str, split: str = "train") -> Measure
 @measure("semantic-separation", COSINE)
 def separation(run: SettingRun) -> Measured:
     """Mean cosine of queries that share their reference and differ in their text: the lower, the more distinct."""
-    encoded = run.encoded("val")
+    encoded = run.encode("val")
     queries = encoded.dataset.queries
     references = [query.reference for query in queries]
     texts = [query.text for query in queries]
@@ -280,9 +292,10 @@ def separation(run: SettingRun) -> Measured:
 @measure("cirqrs", COSINE)
 def cirqrs(run: SettingRun, scorer: str, k: int = 10) -> Measured:
     """[Q] CIRQRS@k of the run's ranking, scored by another setting's run."""
-    columns = run.encoded("val").top(k).columns
-    scored = run.evidence.run(scorer, run.seed).encoded("val").relevance_of(columns)
-    return _plain(cirqrs_at_k(scored, k))
+    columns = run.encode("val").top(k).columns
+    scorer_run = run.evidence.run(scorer, run.seed)
+    relevance = scorer_run.encode("val").relevance_of(columns)
+    return _plain(cirqrs_at_k(relevance, k))
 
 
 @measure("cirqrs-fall", COSINE)
@@ -297,15 +310,17 @@ def preference(run: SettingRun) -> Measured:
 
     Judgements count as independent, although one participant's are correlated, so intervals are too narrow.
     """
-    return _plain(agreement(*_preferences(run.people())))
+    scores, first = _preferences(run.encode_people())
+    return _plain(agreement(scores, first))
 
 
 @measure("agreement-over-recall", POINTS)
 def agreement_over_recall(run: SettingRun) -> Measured:
     """[judgements] how well the run's scores agree with choices between sets of five, minus recall at 5's agreement."""
-    people = run.people()
-    scores, first = _preferences(people)
-    return _plain(agreement(scores, first) - agreement(preferences_of(people.dataset).hits.double(), first))
+    encoded = run.encode_people()
+    scores, first = _preferences(encoded)
+    hits = preferences_of(encoded.dataset).hits.double()
+    return _plain(agreement(scores, first) - agreement(hits, first))
 
 
 def _preferences(encoded: Encoded) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,5 @@
 """Plan the runs that claims need, compute the missing ones, and judge the claims by the finished ones."""
 
-import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import Any
 from negbench.analysis.frame import read_results
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.seeds import look_by_look
-from negbench.display import duration, notes, progress
+from negbench.display import Display, duration, notes, progress
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.cells import Cell, Outcome, plan_cells
@@ -18,9 +17,9 @@ from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.looks import Looks
 from negbench.loop.runs import DATA, plan_run
 from negbench.machine.files import read_json, runs_dir
-from negbench.papers.claim import Claim, selected_claims, settings
+from negbench.papers.claim import Claim, select_claims, settings
 from negbench.papers.evidence import Evidence, lacking
-from negbench.papers.judge import JudgedClaim, at_both, judge
+from negbench.papers.judge import JudgedClaim, combine_lengths, judge
 from negbench.papers.table import write_judged
 from negbench.settings.command_options import Claims
 from negbench.settings.config import ResolvedConfig, build_config
@@ -32,7 +31,7 @@ from negbench.systems.system import PLAIN, with_system
 Layer = Mapping[str, Any]
 
 LONG = ", long"  # ends the label of a setting's runs at the second length
-HELD = ("backbone", "dataset", "train", "eval", "compute", "plugins")  # the claims fix all else
+FREE_SECTIONS = ("backbone", "dataset", "train", "eval", "compute", "plugins")  # the claims fix all else
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class JudgedClaims:
 
     def __repr__(self) -> str:
         """The verdict on each claim."""
-        lines = [f"{one.claim.number}: {one.verdict}: {one.claim.words}" for one in self.claims]
+        lines = [f"{judged.claim.number}: {judged.verdict}: {judged.claim.words}" for judged in self.claims]
         return "\n".join([f"claims {self.path.name}: {self.about}", *lines])
 
 
@@ -71,7 +70,7 @@ class ClaimsPlan:
         lacking: number of a claim -> what the data lack for it; its settings have no cells.
         undefined: settings that this backbone or data set does not support -> why.
         remarks: parts of the systems that the backbone or data set does not support, one line each.
-        known: values measured at earlier looks.
+        caches: end of a length's labels -> values measured at earlier looks.
     """
 
     options: Claims
@@ -81,7 +80,7 @@ class ClaimsPlan:
     lacking: Mapping[int, str]
     undefined: dict[str, str] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
-    known: dict[Any, Any] = field(default_factory=dict)
+    caches: dict[str, dict[Any, Any]] = field(default_factory=dict)
 
     @property
     def runs(self) -> Path:
@@ -91,7 +90,10 @@ class ClaimsPlan:
     @property
     def ends(self) -> dict[str, Layer]:
         """End of the labels of a length's runs -> its layer."""
-        return {"": {}} | ({LONG: {"train": {"epochs": self.options.long}}} if self.options.long else {})
+        layers: dict[str, Layer] = {"": {}}
+        if self.options.long:
+            layers[LONG] = {"train": {"epochs": self.options.long}}
+        return layers
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -99,26 +101,35 @@ class ClaimsPlan:
 
         All settings of one seed, then the next; planning them fills `undefined` and `remarks`.
         """
-        cells = list[Cell]()
-        base = base_layers(self.options)
+        cells: list[Cell] = []
         seeds = self.looks.first
-        wanted: list[str] = []
+        names: list[str] = []
         for claim in self.claims:
             if claim.number not in self.lacking:
-                wanted += claim.settings
+                names += claim.settings
         with progress("plan") as display:
-            for name, (end, length) in itertools.product(dict.fromkeys(wanted), self.ends.items()):
-                changes = dict(settings()[name])
-                try:
-                    system_layer, remarks = with_system([*base, {"system": changes.pop("system")}], DATA)
-                    configs = [build_config([system_layer, *base, changes, length, {"seed": seed}]) for seed in seeds]
-                    columns = [{"system": name + end}] * len(configs)
-                    cells += plan_cells(configs, self.runs, display, DATA, columns)
-                except NegbenchError as error:
-                    self.undefined[name + end] = str(error)
-                    continue
-                self.remarks.update(dict.fromkeys(remarks))
+            for name in dict.fromkeys(names):
+                for end in self.ends:
+                    try:
+                        cells += self._plan_setting(name, end, display)
+                    except NegbenchError as error:
+                        self.undefined[name + end] = str(error)
         return sorted(cells, key=lambda cell: seeds.index(cell.seed))
+
+    def _plan_setting(self, name: str, end: str, display: Display) -> list[Cell]:
+        """Plan a setting's runs at one length, and note what its system lacks here.
+
+        Raises:
+            NegbenchError: the backbone or data set does not support the setting.
+        """
+        base = base_layers(self.options)
+        changes = dict(settings()[name])
+        system_layer, remarks = with_system([*base, {"system": changes.pop("system")}], DATA)
+        layers = [system_layer, *base, changes, self.ends[end]]
+        configs = [build_config([*layers, {"seed": seed}]) for seed in self.looks.first]
+        cells = plan_cells(configs, self.runs, display, DATA, [{"system": name + end} for _ in configs])
+        self.remarks.update(dict.fromkeys(remarks))
+        return cells
 
     @cached_property
     def folder(self) -> ComparisonFolder:
@@ -131,10 +142,10 @@ class ClaimsPlan:
     def line(self) -> str:
         """Return a line that says how many runs the first look needs and how many are finished."""
         distinct = {cell.hash: cell for cell in self.cells}.values()
-        done = sum(cell.step(self.runs) == "reuse" for cell in distinct)
+        finished = sum(cell.step(self.runs) == "reuse" for cell in distinct)
         need = "s need" if len(self.claims) > 1 else " needs"
         seeds = len(self.looks.first)
-        return f"{len(self.claims)} claim{need} {len(distinct)} runs ({seeds} seeds), {done} already finished"
+        return f"{len(self.claims)} claim{need} {len(distinct)} runs ({seeds} seeds), {finished} already finished"
 
     def course(self) -> Course:
         """Note what the systems lack here, and ask for the runs that the claims need, look by look."""
@@ -149,21 +160,26 @@ class ClaimsPlan:
             return []
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]
         places = {group_key(cell.labels) for cell in finished}
-        return [f"after {len(self.looks.first)} seeds {self.open_settings(outcomes, places)[1]}"]
+        _, text = self.open_settings(outcomes, places)
+        return [f"after {len(self.looks.first)} seeds {text}"]
 
-    def written(self, outcomes: Sequence[Outcome]) -> JudgedClaims:
+    def write(self, outcomes: Sequence[Outcome]) -> JudgedClaims:
         """Judge the claims by all outcomes, and write claims.md and claims.json."""
         names = {outcome.run_id for outcome in outcomes if outcome.run_id}
-        taken = sum(sum(RunFolder(self.runs / name).result["seconds"].values()) for name in names)
+        seconds = sum(self._seconds_of(name) for name in names)
         about = f"{self.about}; {len(names)} runs"
-        judged = self.judge_claims(outcomes)
-        write_judged(judged, self.folder.path, about)
-        return JudgedClaims(judged, f"{about}, {duration(taken)} of computing", self.folder.path)
+        claims = self.judge_claims(outcomes)
+        write_judged(claims, self.folder.path, about)
+        return JudgedClaims(claims, f"{about}, {duration(seconds)} of computing", self.folder.path)
+
+    def _seconds_of(self, run_id: str) -> float:
+        """Return the computing time of a run, all stages together."""
+        return float(sum(RunFolder(self.runs / run_id).result["seconds"].values()))
 
     @property
     def about(self) -> str:
         """Data set, backbone, epochs and seeds."""
-        seeds = ", ".join(map(str, self.looks.first))
+        seeds = ", ".join(str(seed) for seed in self.looks.first)
         if len(self.looks.counts) > 1:
             seeds += f" and more until decided, {self.looks.most} at most"
         epochs = f", {self.config.train.epochs} and {self.options.long} epochs" if self.options.long else ""
@@ -171,42 +187,42 @@ class ClaimsPlan:
 
     def open_settings(self, outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
         """Return, for `look_by_look`, the settings of undecided claims' undecided tests, and a line on their cost."""
-        place = {cell.labels["system"]: group_key(cell.labels) for cell in self.cells}
-        by_length = self._by_length(outcomes)
-        left_open = []
-        for end, judged in by_length.items():
-            left_open += [(end, one) for one in judged if one.verdict == "undecided"]
-        claims = list({one.claim.number: one for _, one in left_open}.values())
-        left = set[GroupKey]()
-        for end, one in left_open:
-            for answer in one.answers:
-                if answer.verdict != "undecided":
+        place_of_setting = {cell.labels["system"]: group_key(cell.labels) for cell in self.cells}
+        numbers: dict[int, None] = {}  # of the undecided claims
+        places = set[GroupKey]()
+        for end, claims in self._judge_by_length(outcomes).items():
+            for judged in claims:
+                if judged.verdict != "undecided":
                     continue
-                needed = {place[name + end] for name in answer.test.needed}
-                if needed <= set(running):
-                    left |= needed
-        if not claims:
-            return left, "all claims are decided"
+                numbers[judged.claim.number] = None
+                for answer in judged.answers:
+                    if answer.verdict != "undecided":
+                        continue
+                    places_of_test = {place_of_setting[name + end] for name in answer.test.all_settings}
+                    if places_of_test <= set(running):
+                        places |= places_of_test
+        if not numbers:
+            return places, "all claims are decided"
+        are = "claims are" if len(numbers) > 1 else "claim is"
+        text = f"{len(numbers)} {are} undecided ({', '.join(str(number) for number in numbers)})"
         seconds = []
         for outcome in outcomes:
-            if outcome.run_id is not None and group_key(outcome.cell.labels) in left:
-                result = RunFolder(self.runs / outcome.run_id).result
-                seconds.append(sum(result["seconds"].values()))
-        numbers = ", ".join(str(one.claim.number) for one in claims)
-        are = "claims are" if len(claims) > 1 else "claim is"
-        text = f"{len(claims)} {are} undecided ({numbers})"
+            if outcome.run_id is not None and group_key(outcome.cell.labels) in places:
+                seconds.append(self._seconds_of(outcome.run_id))
         if seconds:
-            runs_left = self.looks.most * len(left) - len(seconds)
+            runs_left = self.looks.most * len(places) - len(seconds)
             rest = sum(seconds) / len(seconds) * runs_left
             text += f": {duration(rest)} of computing to {self.looks.most} seeds"
-        return left, text
+        return places, text
 
     def judge_claims(self, outcomes: Sequence[Outcome]) -> list[JudgedClaim]:
         """Return every claim's verdict, over both lengths if there are two."""
-        short, *long = self._by_length(outcomes).values()
-        return [at_both(*pair) for pair in zip(short, *long, strict=True)] if long else short
+        by_length = self._judge_by_length(outcomes)
+        if LONG not in by_length:
+            return by_length[""]
+        return [combine_lengths(short, long) for short, long in zip(by_length[""], by_length[LONG], strict=True)]
 
-    def _by_length(self, outcomes: Sequence[Outcome]) -> dict[str, list[JudgedClaim]]:
+    def _judge_by_length(self, outcomes: Sequence[Outcome]) -> dict[str, list[JudgedClaim]]:
         """Return the end of the labels -> every claim's verdict at that length."""
         failed: dict[str, str] = {}
         for outcome in outcomes:
@@ -217,19 +233,20 @@ class ClaimsPlan:
         results = read_results(self.runs, self.folder.document(outcomes)["cells"])
         worlds = {run.manifest["dataset"].get("world") for run in results["stored"]}
         is_long = results["system"].str.endswith(LONG)
-        found: dict[str, list[JudgedClaim]] = {}
+        by_length: dict[str, list[JudgedClaim]] = {}
         count = len(self.ends)
         with progress("judge") as display:
             for end in self.ends:
-                of_length = results[is_long] if end else results[~is_long]
-                of_length = of_length.assign(system=of_length["system"].str.removesuffix(LONG))
-                evidence = Evidence(of_length, display, len(worlds) > 1, self.known.setdefault(end, {}))
-                why = {name.removesuffix(end): text for name, text in undefined.items() if name.endswith(end)}
+                rows = results[is_long] if end else results[~is_long]
+                rows = rows.assign(system=rows["system"].str.removesuffix(LONG))
+                evidence = Evidence(rows, display, len(worlds) > 1, self.caches.setdefault(end, {}))
+                reasons = {name.removesuffix(end): text for name, text in undefined.items() if name.endswith(end)}
+                by_length[end] = []
                 for claim in self.claims:
                     missing = self.lacking.get(claim.number)
-                    one = judge(claim, evidence, self.looks, lacking=missing, undefined=why, lengths=count)
-                    found.setdefault(end, []).append(one)
-        return found
+                    judged = judge(claim, evidence, self.looks, lacking=missing, undefined=reasons, lengths=count)
+                    by_length[end].append(judged)
+        return by_length
 
 
 def plan_claims(options: Claims) -> ClaimsPlan:
@@ -239,7 +256,7 @@ def plan_claims(options: Claims) -> ClaimsPlan:
         NegbenchError: a backbone, data set or training that cannot run at all.
     """
     first = parse_seeds(options.seeds)
-    claims = selected_claims(options.only)
+    claims = select_claims(options.only)
     base = base_layers(options)
     looks = Looks.of(options, first) or Looks(first, len(first))
     system = recipe_settings(options.recipe).get("system", PLAIN)  # all else must run with the recipe's
@@ -264,13 +281,23 @@ def base_layers(options: Claims) -> list[Layer]:
         OptionError: the recipe or `--set` sets anything else.
     """
     recipe, *flags = layers_of(options)
-    kept = {key: value for key, value in recipe.items() if key not in ("system", "seed")}
-    for layer in (kept, *flags):
-        others = [key for key in layer if key not in HELD and {key: [*layer[key]]} != {"loss": ["tau"]}]
-        others += ["train.num_negatives"] if "num_negatives" in layer.get("train", {}) else []
-        if others:
-            may = f"set only {', '.join(HELD[:-1])}, loss.tau"
-            if layer is kept:
+    recipe = {key: value for key, value in recipe.items() if key not in ("system", "seed")}
+    for layer in (recipe, *flags):
+        key = _fixed_key(layer)
+        if key is not None:
+            may = f"set only {', '.join(FREE_SECTIONS[:-1])}, loss.tau"
+            if layer is recipe:
                 may = f"a recipe for them may {may}"
-            raise OptionError(f"claims fix {others[0]}; {may}")
-    return [kept, *flags]
+            raise OptionError(f"claims fix {key}; {may}")
+    return [recipe, *flags]
+
+
+def _fixed_key(layer: Layer) -> str | None:
+    """Return the first key of a layer that claims fix; None if there is none."""
+    for section in layer:
+        sets_tau_alone = section == "loss" and list(layer[section]) == ["tau"]
+        if section not in FREE_SECTIONS and not sets_tau_alone:
+            return section
+    if "num_negatives" in layer.get("train", {}):
+        return "train.num_negatives"
+    return None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a page of judged claims is read without torch
     from negbench.papers.claim import Claim, ClaimTest, Condition
     from negbench.papers.judge import Answer, JudgedClaim
 
+_EFFECT_COLUMNS = ("#", "verdict", "claim", "published effect", "measured effect", "source")
 WIDTH = 80  # of tables, so that they fit any terminal and a report
 STYLES = {  # of verdicts, in the order in which they are counted
     "supported": "green", "refuted": "red", "depends on the length": "yellow", "no effect": "yellow",
@@ -30,13 +31,14 @@ def claims_table(claims: Sequence[Claim]) -> Table:
     """Return a table of the claims, their tests, and what would support and refute them."""
     table = _table("#", "claim", "tests: supported if / refuted if")
     for claim in claims:
-        tests = "\n".join(
-            f"{test!s}: {_condition(test.supports, test)} / {_condition(test.refutes, test)}" for test in claim.tests
-        )
+        tests = []
+        for test in claim.tests:
+            conditions = f"{_condition(test.supports, test)} / {_condition(test.refutes, test)}"
+            tests.append(f"{test}: {conditions}")
         needs = f"\nneeds: {', '.join(claim.needs)}" if claim.needs else ""
         needs += "".join(f"\npremise: {premise}" for premise in claim.premises)
         words = f"{claim.words}\n{claim.source}\npublished: {claim.published}{needs}"
-        table.add_row(str(claim.number), escape(words), escape(tests))
+        table.add_row(str(claim.number), escape(words), escape("\n".join(tests)))
     return table
 
 
@@ -44,9 +46,11 @@ def verdicts_table(judged: Sequence[JudgedClaim]) -> Table:
     """Return a table of published and measured effects, and verdicts."""
     table = _table("#", "claim", "measured effect", "verdict")
     for one in judged:
-        words = f"{one.claim.words}\n{one.claim.source}\npublished: {one.claim.published}"
-        verdict = f"[{STYLES[one.verdict.partition(',')[0]]}]{one.verdict}[/]"
-        table.add_row(str(one.claim.number), escape(words), escape("\n".join(because(one))), verdict)
+        claim = one.claim
+        words = f"{claim.words}\n{claim.source}\npublished: {claim.published}"
+        kind, _, _ = one.verdict.partition(",")
+        verdict = f"[{STYLES[kind]}]{one.verdict}[/]"
+        table.add_row(str(claim.number), escape(words), escape("\n".join(because(one))), verdict)
     return table
 
 
@@ -62,12 +66,12 @@ def counts(judged: Sequence[JudgedClaim]) -> str:
     """Return '12 supported, 9 refuted, ...'; claims that no paper makes are counted apart."""
     parts = []
     for title, published in (("", True), ("of no paper: ", False)):
-        verdicts = Counter(f.verdict.replace(",", "") for f in judged if bool(f.claim.papers) == published)
-        ordered = []
+        verdicts = Counter(one.verdict.replace(",", "") for one in judged if bool(one.claim.papers) == published)
+        counted = []
         for beginning in STYLES:
-            ordered += [name for name in verdicts if name.startswith(beginning)]
-        if verdicts:
-            parts.append(title + ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in ordered))
+            counted += [f"{count} {verdict}" for verdict, count in verdicts.items() if verdict.startswith(beginning)]
+        if counted:
+            parts.append(title + ", ".join(counted))
     return "; ".join(parts)
 
 
@@ -87,19 +91,23 @@ def _answer(answer: Answer) -> str:
         return f"{text}: {answer.reason}"
     estimate = answer.estimate
     unit = answer.test.unit
-    value, low, high, detectable = (
-        _number(v * unit.scale) for v in (estimate.value, estimate.low, estimate.high, estimate.detectable)
-    )
+    value = _number(estimate.value * unit.scale)
     if answer.reason:
         return f"{text} {value} {unit.name}: {answer.reason}"
-    tail = f"undecided, detectable {detectable.lstrip('+')}" if answer.verdict == "undecided" else answer.verdict
-    tail += f", {answer.seeds} seeds"
+    low = _number(estimate.low * unit.scale)
+    high = _number(estimate.high * unit.scale)
+    text += f" {value} [{low}, {high}] {unit.name}"
     bound = answer.test.supports.bound
-    against = f" (bound {_number(bound * unit.scale)})" if bound else ""
-    return f"{text} {value} [{low}, {high}] {unit.name}{against}: {tail}"
+    if bound:
+        text += f" (bound {_number(bound * unit.scale)})"
+    text += f": {answer.verdict}"
+    if answer.verdict == "undecided":
+        text += f", detectable {_number(estimate.detectable * unit.scale).lstrip('+')}"
+    return f"{text}, {answer.seeds} seeds"
 
 
 def _condition(condition: Condition, test: ClaimTest) -> str:
+    """'> 0.5 points'."""
     sign = ">" if condition.above else "<"
     return f"{sign} {condition.bound * test.unit.scale:g} {test.unit.name}".rstrip()
 
@@ -123,6 +131,7 @@ def _table(*columns: str) -> Table:
 
 
 def _markdown(judged: Sequence[JudgedClaim], about: str) -> str:
+    """Return the text of claims.md."""
     columns = ["#", "claim", "source", "published effect", "measured effect", "verdict"]
     table = markdown(effects([_plain(one) for one in judged], "<br>")[columns]).replace(inert("<br>"), "<br>")
     return f"{about}; {counts(judged)}.\n\n{table}"
@@ -130,11 +139,18 @@ def _markdown(judged: Sequence[JudgedClaim], about: str) -> str:
 
 def effects(claims: Sequence[Mapping[str, Any]], joint: str = "\n") -> pd.DataFrame:
     """Return a row for each claim of claims.json: its verdict, and what was published and measured."""
-    keys = {"#": "id", "verdict": "verdict", "claim": "words", "published effect": "published", "source": "source"}
-    rows = [{title: claim[key] for title, key in keys.items()} for claim in claims]
-    frame = pd.DataFrame(rows, columns=list(keys))
-    frame.insert(4, "measured effect", [joint.join(claim["measured"]) for claim in claims])
-    return frame
+    rows = []
+    for claim in claims:
+        row = {
+            "#": claim["id"],
+            "verdict": claim["verdict"],
+            "claim": claim["words"],
+            "published effect": claim["published"],
+            "measured effect": joint.join(claim["measured"]),
+            "source": claim["source"],
+        }
+        rows.append(row)
+    return pd.DataFrame(rows, columns=list(_EFFECT_COLUMNS))
 
 
 def _test_of(answer: Answer) -> str:
@@ -142,9 +158,9 @@ def _test_of(answer: Answer) -> str:
     return f"{answer.length}: {answer.test}" if answer.length else str(answer.test)
 
 
-def _of_answer(answer: Answer) -> dict[str, Any]:
+def _plain_answer(answer: Answer) -> dict[str, Any]:
+    """Return a test's result as claims.json has it; NaN, which JSON writes as null, without an estimate."""
     estimate = answer.estimate
-    numbers = ("value", "low", "high", "detectable")
     return {
         "test": _test_of(answer),
         "unit": answer.test.unit.name,
@@ -154,19 +170,25 @@ def _of_answer(answer: Answer) -> dict[str, Any]:
         "supports": _condition(answer.test.supports, answer.test),
         "refutes": _condition(answer.test.refutes, answer.test),
         "test_verdict": answer.verdict,
-        **{name: math.nan if estimate is None else getattr(estimate, name) for name in numbers},
+        "value": math.nan if estimate is None else estimate.value,
+        "low": math.nan if estimate is None else estimate.low,
+        "high": math.nan if estimate is None else estimate.high,
+        "detectable": math.nan if estimate is None else estimate.detectable,
         "seeds": answer.seeds,
         "reason": answer.reason,
     }
 
 
 def _plain(one: JudgedClaim) -> dict[str, Any]:
+    """Return a judged claim as claims.json has it."""
     claim = one.claim
     return {
         "id": claim.number,
-        **{key: getattr(claim, key) for key in ("words", "source", "published")},
+        "words": claim.words,
+        "source": claim.source,
+        "published": claim.published,
         "verdict": one.verdict,
         "reason": one.reason,
         "measured": because(one),
-        "tests": [_of_answer(answer) for answer in one.answers],
+        "tests": [_plain_answer(answer) for answer in one.answers],
     }

@@ -3,7 +3,7 @@
 import pytest
 
 from negbench.loop.runs import DATA
-from negbench.papers.claim import Condition, all_claims, read_claims, selected_claims, settings
+from negbench.papers.claim import Condition, all_claims, read_claims, select_claims, settings
 from negbench.papers.evidence import NEEDS, lacking
 from negbench.papers.measure import Measure
 from negbench.papers.planning import plan_claims
@@ -80,7 +80,7 @@ def test_a_list_stands_for_a_test_of_each(tmp_path):
 
 
 def test_claims_are_chosen_by_number_and_measures_name_their_options():
-    assert [claim.number for claim in selected_claims("17, 5")] == [17, 5]  # test_command.py tests wrong numbers
+    assert [claim.number for claim in select_claims("17, 5")] == [17, 5]  # test_command.py tests wrong numbers
     assert str(Measure("recall")) == "recall"
     assert str(Measure("false-negatives", (("band", "501-"),))) == "false-negatives (band 501-)"
 

@@ -17,7 +17,7 @@ from negbench.grid.looks import Looks
 from negbench.papers import measure as measures
 from negbench.papers.claim import Claim, ClaimTest, Condition, Premise
 from negbench.papers.evidence import Evidence, SettingRun
-from negbench.papers.judge import Answer, ClaimEstimate, JudgedClaim, at_both, decide, estimate_of, judge
+from negbench.papers.judge import Answer, ClaimEstimate, JudgedClaim, combine_lengths, decide, estimate_of, judge
 from negbench.papers.measure import POINTS, Formula, Measure, Measured
 from negbench.papers.table import because, counts, write_judged
 from negbench.store.runfolder import RunFolder
@@ -141,7 +141,7 @@ def test_two_lengths_are_one_verdict(subtests):
 
     for short, long, want in VERDICTS["lengths"]:
         with subtests.test(short=short, long=long):
-            both = at_both(found(short), found(long))
+            both = combine_lengths(found(short), found(long))
             assert both.verdict == want, (short, long)
             assert [answer.length for answer in both.answers] == ["short", "long"]
     assert both.reason == "why not testable"
@@ -232,7 +232,7 @@ def test_wording(golden, tmp_path):
         "a missing run": judged_of([pair], "a"),
         "data that lack what it needs": judged_of([pair], lacking="needs people"),
     }
-    judged["two lengths"] = at_both(judged["supported"], judged["undecided"])
+    judged["two lengths"] = combine_lengths(judged["supported"], judged["undecided"])
     said = {case: [f"{one.verdict}: {one.reason}".rstrip(": "), *because(one)] for case, one in judged.items()}
     of_no_paper = dataclasses.replace(claim_of(pair), source="not published")
     both = [*judged.values(), dataclasses.replace(judged["refuted"], claim=of_no_paper)]

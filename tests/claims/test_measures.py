@@ -118,12 +118,12 @@ def test_pools_by_hand(hand):
     assert of("drops-rise", hand) == pytest.approx([0.6, 0.0, math.nan], nan_ok=True)
     with pytest.raises(MissingEvidence, match="no score curves at 'end'"):
         of("drops-place", hand, moment="end")
-    hand.evidence.known.clear()
+    hand.evidence.cache.clear()
     for file in hand.folder.path.glob("mining-0[12].parquet"):
         file.unlink()
     with pytest.raises(MissingEvidence, match=r"only once here: --set train\.epochs=\d+$"):
         of("pool-trend", hand)
-    hand.evidence.known.clear()
+    hand.evidence.cache.clear()
     (hand.folder.path / "mining-00.parquet").unlink()
     with pytest.raises(MissingEvidence, match="mines no pools"):
         of("mined", hand, column="band_mean")
@@ -157,7 +157,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> Ev
 
 def scores_of(run: SettingRun, split: str = "val") -> torch.Tensor:
     """Return [Q, N] cosines, with -2 outside the query's gallery."""
-    encoded = run.encoded(split)
+    encoded = run.encode(split)
     scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates).double()
     outside = torch.ones_like(scores, dtype=torch.bool)
     for row, group in enumerate(encoded.dataset.group_index.tolist()):
@@ -179,13 +179,13 @@ def test_recall_is_the_reported_metric(trained, monkeypatch):
     families = np.array(["m"] * recall.values.size)
     stored = {run.result["main_metric"]: Values(recall.values[None], (0,), None, families)}
     monkeypatch.setattr(claims_measure, "values_of", lambda runs, metrics: stored)
-    run.evidence.known.clear()
+    run.evidence.cache.clear()
     assert Measure("recall").of(run).clusters is families
 
 
 def test_suppression_on_train_by_loops(trained):
     run = trained.run("in-batch", 0)
-    data, scores = run.encoded("train").dataset, scores_of(run, "train")
+    data, scores = run.encode("train").dataset, scores_of(run, "train")
     want = []
     for row, query in enumerate(data.queries):
         others = [rank_of(scores[row], data.column_of[i]) <= 3 for i in query.relevant if i != query.target]
@@ -210,7 +210,7 @@ def test_cirqrs_by_loops(trained):
 
 def test_separation_by_loops(trained):
     run = trained.run("in-batch", 0)
-    encoded = run.encoded("val")
+    encoded = run.encode("val")
     queries, vectors = encoded.dataset.queries, encoded.embeddings.queries.double()
     cosines = [
         float(vectors[i] @ vectors[j])
@@ -233,7 +233,7 @@ def test_people_by_their_own_file(trained, judgements, monkeypatch, toy_root):
     places = (("fashioniq", judgements), ("fashioniq", toy_root), ("synthetic", judgements))
     assert [known(*place) for place in places] == [True, False, False]
     monkeypatch.setattr(evidence_module, "judgements_of", lambda dataset: section)
-    encoded = run.people()
+    encoded = run.encode_people()
     data = encoded.dataset
     scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates).double()
     want, advantage = [], []
