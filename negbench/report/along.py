@@ -36,32 +36,36 @@ def dial_charts(axes: Sequence[Axis], rows: Sequence[Verdict]) -> list[Chart]:
 
 
 def _styles(rows: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
-    return {name: line_style(index) for index, name in enumerate(sorted({row.strategy for row in rows}))}
+    """Return strategy -> its line's style, by name."""
+    names = sorted({row.strategy for row in rows})
+    return {name: line_style(index) for index, name in enumerate(names)}
 
 
 def _best(axes: Sequence[Axis], rows: Sequence[Verdict]) -> Chart:
     """Draw two axes as a heat map; further ones as further panels."""
     names = short_names(axes)
     styles = _styles(rows)
-    across = axes[0].values
+    first, *others = axes
     down: list[Point] = [()]  # a single line without a second axis
     labels = [""]
-    if len(axes) > 1:
-        down = [(value,) for value in axes[1].values]
-        labels = [f"{names[1]} {value}" for value in axes[1].values]
+    if others:
+        second = others.pop(0)
+        down = [(value,) for value in second.values]
+        labels = [f"{names[1]} {value}" for value in second.values]
     panels = []
     winners = set()
-    for rest in product(*(axis.values for axis in axes[2:])):
+    for rest in product(*(axis.values for axis in others)):
         squares = []
         for y, line in enumerate(down):
-            for x, value in enumerate(across):
+            for x, value in enumerate(first.values):
                 verdicts = at_point(rows, point_text(names, (value, *line, *rest)))
                 if verdicts:
                     winner = verdicts[0].strategy
                     winners.add(winner)
                     squares.append(_winner(x, y, verdicts, styles[winner]["color"]))
-        title = varied_text(axes, (across[0], *down[0], *rest), without=(0, 1))
-        panels.append(replace(heat(labels, [str(value) for value in across], squares, 0.42, names[0]), title=title))
+        title = varied_text(axes, (first.values[0], *down[0], *rest), without=(0, 1))
+        panel = heat(labels, [str(value) for value in first.values], squares, 0.42, names[0])
+        panels.append(replace(panel, title=title))
     legend = tuple(("s", styles[name]["color"], name) for name in sorted(winners))
     text = READ["best"].format(metric=label_of(rows[0].metric), size=size_of(rows))
     title = f"Best strategy by {' and '.join(names[:2])}"
@@ -115,7 +119,9 @@ _Line = tuple[str, Sequence[float], Sequence[Verdict], dict[str, Any]]  # name, 
 def _draw_means(axes: "Axes", lines: Sequence[_Line]) -> None:
     """Draw each line's means with their intervals, and its name at its end."""
     ends = []
-    for name, x, rows, style in (line for line in lines if line[1]):
+    for name, x, rows, style in lines:
+        if not x:
+            continue
         means = np.array([row.mean.value for row in rows])
         below = means - [row.mean.low for row in rows]
         above = [row.mean.high for row in rows] - means
@@ -132,9 +138,15 @@ def budgets_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Ch
     rows = [row for row in rows if row.main and row.epochs in steps]
     if len({row.epochs for row in rows} - {""}) < 2:
         return None
-    others = [axis for axis in TABLE_AXES if axis != "epochs"]
-    varied = [axis for axis in others if len({getattr(row, axis) for row in rows}) > 1]
-    panels = group_by(rows, lambda row: ", ".join(getattr(row, axis) for axis in varied))
+    varied_axes = []
+    for axis in TABLE_AXES:
+        if axis != "epochs" and len({getattr(row, axis) for row in rows}) > 1:
+            varied_axes.append(axis)
+
+    def title_of(row: Verdict) -> str:
+        return ", ".join(getattr(row, axis) for axis in varied_axes)
+
+    rows_of_panels = group_by(rows, title_of)
     name = label_of(rows[0].metric)
 
     def draw(members: Sequence[Verdict], axes: "Axes") -> None:
@@ -142,23 +154,23 @@ def budgets_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Ch
         styles = _styles(members)
         reach = {steps[row.epochs] for row in members}
         for number, (strategy, style) in enumerate(styles.items()):
-            of_strategy = [row for row in members if row.strategy == strategy]
-            of_strategy.sort(key=lambda row: steps[row.epochs])
+            verdicts = [row for row in members if row.strategy == strategy]
+            verdicts.sort(key=lambda row: steps[row.epochs])
             from_the_middle = number - (len(styles) - 1) / 2
             beside = (max(reach) / min(reach)) ** (0.015 * from_the_middle)  # so that bars are apart
-            places = [steps[row.epochs] * beside for row in of_strategy]
-            lines.append((strategy, places, of_strategy, style | _MARKED))
+            places = [steps[row.epochs] * beside for row in verdicts]
+            lines.append((strategy, places, verdicts, style | _MARKED))
         _draw_means(axes, lines)
         log_axis(axes)
         axes.minorticks_off()
         axes.set_xticks(sorted(reach))
         axes.set(xlabel="training steps", ylabel=f"{name} (%)")
 
-    drawn = []
-    for title, members in panels.items():
-        drawn.append(Panel(title, partial(draw, members), tall_enough(len(_styles(members)))))
+    panels = []
+    for title, members in rows_of_panels.items():
+        panels.append(Panel(title, partial(draw, members), tall_enough(len(_styles(members)))))
     text = READ["budgets"].format(metric=name)
-    return Chart("budgets", f"{name} after how many steps", text, tuple(drawn), 2, direct=True)
+    return Chart("budgets", f"{name} after how many steps", text, tuple(panels), 2, direct=True)
 
 
 def matrix_chart(rows: Sequence[Verdict]) -> Chart:
@@ -169,7 +181,8 @@ def matrix_chart(rows: Sequence[Verdict]) -> Chart:
     squares = []
     for row in rows:
         if row.verdict == "baseline":
-            text, color = "own", shade(0.0, reach)
+            text = "own"
+            color = shade(0.0, reach)
         elif row.against_baseline:
             difference = row.against_baseline.value
             text = f"{100 * difference:+.1f} {SIGNS[row.verdict]}"

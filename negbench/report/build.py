@@ -1,8 +1,7 @@
 """Build the page of a comparison from its folder."""
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,7 @@ from negbench.analysis.leader import FOLDED, sort_alike
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.temperature import temperatures_of
 from negbench.analysis.unchanged import forget, made_here
-from negbench.analysis.words import in_points, join_names, label_of, percent, shorten_names, span
+from negbench.analysis.words import capitalize, in_points, join_names, label_of, percent, shorten_names, span
 from negbench.errors import NegbenchError
 from negbench.grid.axis import AXES
 from negbench.loop.step_plan import StepPlan
@@ -34,7 +33,7 @@ from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import ChartData
 from negbench.report.kinds_chart import kinds_chart
 from negbench.report.page import Examples, Note, Page, PageSection, Part, Terms, chapters, write_page
-from negbench.report.published import rows_beside
+from negbench.report.published import PublishedRow, rows_beside
 from negbench.report.tables import Table, say_start, tables
 from negbench.report.zone import zone_chart
 
@@ -73,50 +72,38 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
     if is_of_claims(folder):
         return write_page(folder / "report", claims_page(folder), form)
     findings = read_findings(runs, name)
-    made = made_here(runs, name)
-    if not made:
+    own_files = made_here(runs, name)
+    answer: list[str] = []
+    if own_files:
+        answer = [line for line in read_text(folder / "answer.md").splitlines() if line]
+    else:
         forget(folder)  # what it tells of the page is no longer so
-    answer = read_text(folder / "answer.md").splitlines() if made else []
-    lines = [line for line in answer if line]
-    page = comparison_page(folder, findings, tables(findings), galleries, lines)
-    if not made:
+    page = comparison_page(folder, findings, tables(findings), galleries, answer)
+    if not own_files:
         page = replace(page, facts=(*page.facts, ("numbers", FROM_RANKS)))
-    drawn = read_text(folder / "report/index.html") if "report/index.html" in made else ""
-    return write_page(folder / "report", page, form, drawn)
+    earlier_page = read_text(folder / "report/index.html") if "report/index.html" in own_files else ""
+    return write_page(folder / "report", page, form, earlier_page)
 
 
 def comparison_page(
-    folder: Path, findings: Findings, listed: Sequence[Table], galleries: int = GALLERIES, answer: Sequence[str] = ()
+    folder: Path,
+    findings: Findings,
+    page_tables: Sequence[Table],
+    galleries: int = GALLERIES,
+    answer: Sequence[str] = (),
 ) -> Page:
     """Build the page of the comparison in this folder; figures of runs show published settings, or each row's own.
 
     Args:
         folder: of the comparison.
         findings: its results.
-        listed: its tables.
+        page_tables: its tables.
         galleries: as for `write_report`.
         answer: as `say` returns it, if it is known.
     """
-    groups = sort_alike(findings.groups, findings.verdicts)
-    cells: Sequence[Mapping[str, Any]] = findings.document["cells"]
     rows = [row for row in findings.verdicts if row.settings in SHOWN_SETTINGS]
     parts = figures.parts_of(sort_alike(findings.shown_groups, rows), rows) if findings.shown_groups else []
-
-    def section(key: str, title: str, *before: Part, text: str = "") -> PageSection:
-        return PageSection(key, title, text, (*before, *(table for table in listed if table.section == key)))
-
-    points = (
-        dial_charts(findings.point_axes, findings.main_verdicts) if findings.point_axes and findings.verdicts else []
-    )
-    matrix = [matrix_chart(findings.main_verdicts)] if findings.systems and findings.verdicts else []
-    zone = zone_chart(findings.groups, findings.main_verdicts)
-    budgets = budgets_chart(findings.groups, findings.main_verdicts)
-    val, train, missing = _galleries(parts, galleries)
-    results = {run.folder.run_id: run.result for run in findings.runs}
-    tests = ""
-    if findings.verdicts:
-        first = findings.verdicts[0]
-        tests = READ["tests"].format(level=first.alpha, margin=in_points(first.margin))
+    retrieved, drawn, missing = _galleries(parts, galleries)
     why = draws_answer(sort_alike(findings.shown_groups, findings.main_verdicts))
     lines = [line for line in answer or say(findings) if line not in why]
     top, below = _split_answer(findings, lines)
@@ -124,35 +111,70 @@ def comparison_page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
         "fixed: for a seed, all strategies share initial weights, batches and epochs.",
-        header=header_of(groups),
+        header=header_of(sort_alike(findings.groups, findings.verdicts)),
         answer=(*top, *below),
         facts=_facts(findings),
         lead=len(top),
         chapters=chapters(
-            result=[
-                section("best", "Best strategy at each point", *points[:1]),
-                section("lines", "Along the dials", *points[1:]),
-                section("matrix", "Effect of other negatives on each system", *matrix),
-                section("budgets", "After how many steps", *([budgets] if budgets else [])),
-                section("zone", "Where in the ranking", *([zone] if zone else [])),
-                section("leader", "Who is best", *_leader(findings, parts, results)),
-            ],
+            result=_result_sections(findings, page_tables, parts),
             why=[
-                PageSection("draws", "Where the strategies draw", "", tuple(map(Note, why))),
+                PageSection("draws", "Where the strategies draw", "", tuple(Note(line) for line in why)),
                 *_charts(parts),
-                section("behaviour", "Behaviour, cost and regime"),
+                _section("behaviour", "Behaviour, cost and regime", page_tables),
                 PageSection("strategies", "What each strategy draws", "", _strategy_lines(findings.groups)),
             ],
             **{"your-data": [PageSection("own", "With pictures, captions and triplets of yours", "", _OWN_DATA)]},
-            examples=[val, train],
-            details=[
-                section("tests", "Tests", text=tests),
-                _published_section(parts),
-                PageSection("notes", "What is left out", "", (*map(Note, findings.notes()), *missing)),
-                _cells(results, cells, findings.runs),
-            ],
+            examples=[retrieved, drawn],
+            details=_detail_sections(findings, page_tables, parts, missing),
         ),
     )
+
+
+def _section(
+    key: str, title: str, page_tables: Sequence[Table], before: Sequence[Part] = (), text: str = ""
+) -> PageSection:
+    """Build a section of these parts, followed by the tables that belong to it."""
+    tables_of_section = [table for table in page_tables if table.section == key]
+    return PageSection(key, title, text, (*before, *tables_of_section))
+
+
+def _result_sections(findings: Findings, page_tables: Sequence[Table], parts: Sequence[ChartData]) -> list[PageSection]:
+    """Build the sections of the result: the charts of the comparison's own axes, then the leader table."""
+    best: list[Chart] = []
+    along_dials: list[Chart] = []
+    matrix: list[Chart] = []
+    if findings.point_axes and findings.verdicts:
+        first, *along_dials = dial_charts(findings.point_axes, findings.main_verdicts)
+        best = [first]
+    if findings.systems and findings.verdicts:
+        matrix = [matrix_chart(findings.main_verdicts)]
+    budgets = budgets_chart(findings.groups, findings.main_verdicts)
+    zone = zone_chart(findings.groups, findings.main_verdicts)
+    return [
+        _section("best", "Best strategy at each point", page_tables, best),
+        _section("lines", "Along the dials", page_tables, along_dials),
+        _section("matrix", "Effect of other negatives on each system", page_tables, matrix),
+        _section("budgets", "After how many steps", page_tables, [budgets] if budgets else []),
+        _section("zone", "Where in the ranking", page_tables, [zone] if zone else []),
+        _section("leader", "Who is best", page_tables, _leader(findings, parts)),
+    ]
+
+
+def _detail_sections(
+    findings: Findings, page_tables: Sequence[Table], parts: Sequence[ChartData], missing: Sequence[Note]
+) -> list[PageSection]:
+    """Build the folded sections: tests, published numbers, what is left out, and all runs."""
+    text = ""
+    if findings.verdicts:
+        first = findings.verdicts[0]
+        text = READ["tests"].format(level=first.alpha, margin=in_points(first.margin))
+    notes = [Note(line) for line in findings.notes()]
+    return [
+        _section("tests", "Tests", page_tables, text=text),
+        _published_section(parts),
+        PageSection("notes", "What is left out", "", (*notes, *missing)),
+        _cells(findings),
+    ]
 
 
 def _split_answer(findings: Findings, lines: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -175,19 +197,22 @@ def _split_answer(findings: Findings, lines: Sequence[str]) -> tuple[list[str], 
 # --- tables ------------------------------------------------------------------------------------------------------
 
 
-def _leader(findings: Findings, parts: Sequence[ChartData], finished: Container[str]) -> list[Part]:
+def _leader(findings: Findings, parts: Sequence[ChartData]) -> list[Part]:
     """Return what stands above the leader table: what is missing, and the forest plots."""
     cells = findings.document["cells"]
-    left = [cell["strategy"] for cell in cells if cell["run"] not in finished]  # None, or of a run that is gone
-    shown: list[Part] = []
-    if left:
-        text = f"{len(left)} of {len(cells)} cells are not finished and missing from this page: "
-        named = join_names([f"{n} of {name}" for name, n in Counter(left).items()])
-        shown.append(Note(f"{text}{named}. All runs, at the end, says why.", missing=True))
+    finished = {run.folder.run_id for run in findings.runs}
+    unfinished = Counter(cell["strategy"] for cell in cells if cell["run"] not in finished)  # or its run is gone
+    above: list[Part] = []
+    if unfinished:
+        text = f"{unfinished.total()} of {len(cells)} cells are not finished and missing from this page: "
+        strategies = join_names([f"{count} of {name}" for name, count in unfinished.items()])
+        above.append(Note(f"{text}{strategies}. All runs, at the end, says why.", missing=True))
     if not findings.verdicts:
-        shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
-    shown += [Note(f"{text[0].upper()}{text[1:]}.", missing=True) for text in findings.differing_computation()]
-    return [*shown, *(chart for runs in parts for chart in figures.forests(runs))]
+        above.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
+    above += [Note(f"{capitalize(text)}.", missing=True) for text in findings.differing_computation()]
+    for runs in parts:
+        above += figures.forests(runs)
+    return above
 
 
 def _published_section(parts: Sequence[ChartData]) -> PageSection:
@@ -199,63 +224,66 @@ def _published_section(parts: Sequence[ChartData]) -> PageSection:
         metrics = run.result["metrics"]
         rows = rows_beside(run.manifest, metrics)
         if rows:
-            columns = [metric for metric in metrics if any(metric in row.metrics for row in rows)]
-            frame = pd.DataFrame(
-                [
-                    {"source": row.source, "row": row.row, "backbone": row.backbone, "negatives": row.negatives}
-                    | {label_of(metric): percent(row.metrics.get(metric), 2) for metric in columns}
-                    | {"note": f"{row.note} (secondary)" if row.secondary else row.note}
-                    for row in rows
-                ]
-            )
-            about = [f"{row.source}: {row.about}" for row in rows if row.about]
-            about += [f"the runs compared here, {remark}" for remark in run.manifest["dataset"]["remarks"]]
-            text = "; ".join(dict.fromkeys([*(f"{row.paper}: {row.citation}" for row in rows), *about])) + "."
+            sentences = [f"{row.paper}: {row.citation}" for row in rows]
+            sentences += [f"{row.source}: {row.about}" for row in rows if row.about]
+            sentences += [f"the runs compared here, {remark}" for remark in run.manifest["dataset"]["remarks"]]
+            text = "; ".join(dict.fromkeys(sentences)) + "."
             title = f"Published on {identity}, split {rows[0].split}"
-            tables[identity] = Table(f"published-{identity}", title, frame, text)
+            tables[identity] = Table(f"published-{identity}", title, _published_frame(rows, metrics), text)
     return PageSection("published", "Published numbers", READ["published"], tuple(tables.values()))
 
 
-def _cells(
-    results: Mapping[str, Mapping[str, Any]], cells: Sequence[Mapping[str, Any]], runs: Sequence[StoredRun]
-) -> PageSection:
+def _published_frame(rows: Sequence[PublishedRow], metrics: Iterable[str]) -> pd.DataFrame:
+    """Build the table of printed rows, with the columns of those metrics that any of them has."""
+    columns = []
+    for metric in metrics:
+        if any(metric in row.metrics for row in rows):
+            columns.append(metric)
+    lines = []
+    for row in rows:
+        line = {"source": row.source, "row": row.row, "backbone": row.backbone, "negatives": row.negatives}
+        line |= {label_of(metric): percent(row.metrics.get(metric), 2) for metric in columns}
+        line["note"] = f"{row.note} (secondary)" if row.secondary else row.note
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def _cells(findings: Findings) -> PageSection:
+    """Build the section of all runs, finished or not."""
+    results = {run.folder.run_id: run.result for run in findings.runs}
     rows = []
-    for cell in cells:
+    for cell in findings.document["cells"]:
+        row = {name: cell[name] for name in AXES if cell.get(name)}
+        row |= {"seed": cell["seed"], "run": cell["run"] or "-"}
         result = results.get(cell["run"])
-        row = {name: cell[name] for name in AXES if cell.get(name)} | {"seed": cell["seed"], "run": cell["run"] or "-"}
         if result is None:
-            rows.append(
-                {
-                    **row,
-                    "main metric": "-",
-                    "epoch": "-",
-                    "remarks": without_folders(cell["error"] or "not finished", prose=True),
-                }
-            )
+            row["main metric"] = "-"
+            row["epoch"] = "-"
+            row["remarks"] = without_folders(cell["error"] or "not finished", prose=True)
         else:
-            value = result["metrics"][result["main_metric"]]
-            remarks = "; ".join(result["remarks"]) or "-"
-            epoch = f"{result['reported_epoch']} ({result['selected_on']})"
-            rows.append({**row, "main metric": percent(value, 2), "epoch": epoch, "remarks": remarks})
+            row["main metric"] = percent(result["metrics"][result["main_metric"]], 2)
+            row["epoch"] = f"{result['reported_epoch']} ({result['selected_on']})"
+            row["remarks"] = "; ".join(result["remarks"]) or "-"
+        rows.append(row)
     table = Table("cells", "Runs of this comparison", pd.DataFrame(rows), "", FOLDED)
     text = "Each folder holds the run's configuration, points, per-query ranks and weights."
-    return PageSection("cells", "All runs", text, (say_start(table, runs),))
+    return PageSection("cells", "All runs", text, (say_start(table, findings.runs),))
 
 
 def _strategy_lines(groups: Sequence[pd.DataFrame]) -> tuple[Terms, ...]:
     """Return a line on what each strategy draws, of a combined one its parts' lines; nothing without strategies."""
     lines = dict[str, str]()
     for group in groups:
-        name = first_run(group).config.strategy.name
+        label = shared_value(group, "strategy")
         try:
-            parts = registry.describe_parts("strategies", name)
+            parts = registry.describe_parts("strategies", first_run(group).config.strategy.name)
         except NegbenchError:  # of a plug-in that is not given, or not installed here
-            lines[shared_value(group, "strategy")] = "a plug-in that was not given to this report."
+            lines[label] = "a plug-in that was not given to this report."
             continue
         if len(parts) == 1:
-            lines[shared_value(group, "strategy")] = parts[0].summary
+            lines[label] = parts[0].summary
         else:
-            lines[shared_value(group, "strategy")] = " ".join(f"{part.name}: {part.summary}" for part in parts)
+            lines[label] = " ".join(f"{part.name}: {part.summary}" for part in parts)
     return (Terms("strategy", lines),) if lines else ()
 
 
@@ -264,7 +292,7 @@ def _strategy_lines(groups: Sequence[pd.DataFrame]) -> tuple[Terms, ...]:
 
 def _charts(parts: Sequence[ChartData]) -> list[PageSection]:
     """Build a section for each kind of chart, with one chart per data set and backbone."""
-    drawn: list[tuple[str, str, Callable[[ChartData], Chart | None]]] = [
+    kinds: list[tuple[str, str, Callable[[ChartData], Chart | None]]] = [
         ("false-negatives", "False negatives", figures.false_negatives),
         ("kinds", "Kinds of negatives", kinds_chart),
         ("training", "Training", figures.training),
@@ -272,7 +300,7 @@ def _charts(parts: Sequence[ChartData]) -> list[PageSection]:
         ("score-curves", "Score curves", figures.score_curves),
     ]
     sections = []
-    for key, title, draw in drawn:
+    for key, title, draw in kinds:
         charts = []
         for runs in parts:
             chart = draw(runs)
@@ -298,11 +326,11 @@ def _galleries(parts: Sequence[ChartData], count: int) -> tuple[PageSection, Pag
         for runs in parts:
             examples = gallery(runs, count)
             missing += examples.missing
-            for shown, some in ((val, examples.val), (train, examples.train)):
-                if some:
-                    if runs.where:
-                        shown.append(Note(runs.where))
-                    shown.append(Examples(some, examples.pictures))
+            for part, cards in ((val, examples.val), (train, examples.train)):
+                if cards and runs.where:
+                    part.append(Note(runs.where))
+                if cards:
+                    part.append(Examples(cards, examples.pictures))
     return (
         PageSection("gallery", "Retrieved", READ["retrieved"], tuple(val)),
         PageSection("negatives", "Negatives drawn", READ["drawn"], tuple(train)),
@@ -315,7 +343,9 @@ def _galleries(parts: Sequence[ChartData], count: int) -> tuple[PageSection, Pag
 
 def header_of(groups: Sequence[pd.DataFrame]) -> tuple[str, ...]:
     """Return the data sets, backbones and losses, seeds, epochs, the last run's date, and negbench's version."""
-    runs = [run for group in groups for run in group["stored"]]
+    runs: list[StoredRun] = []
+    for group in groups:
+        runs += list(group["stored"])
     seeds = span((len(group) for group in groups), str)
     epochs = sorted({run.config.train.epochs or 0 for run in runs})
     ended = max((run.folder.path / "result.json").stat().st_mtime for run in runs)
@@ -328,9 +358,10 @@ def header_of(groups: Sequence[pd.DataFrame]) -> tuple[str, ...]:
         data += " (generated)"
     return (
         data,
-        *(_few(axis, [shared_value(group, axis) for group in groups]) for axis in ("backbone", "loss")),
+        _few("backbone", [shared_value(group, "backbone") for group in groups]),
+        _few("loss", [shared_value(group, "loss") for group in groups]),
         f"{seeds} {'seed' if seeds == '1' else 'seeds'}",
-        f"{' or '.join(map(str, epochs))} epochs",
+        f"{' or '.join(str(count) for count in epochs)} epochs",
         f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",
         f"negbench {runs[0].manifest['versions']['negbench']}",
     )
@@ -341,7 +372,8 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
     configs = [run.config for run in findings.runs]
     manifests = [run.manifest for run in findings.runs]
     datasets = {_dataset(manifest["dataset"]): manifest["dataset"] for manifest in manifests}
-    facts = {"runs": f"{len(configs)} finished; seeds {', '.join(map(str, sorted({c.seed for c in configs})))}"}
+    seeds = sorted({config.seed for config in configs})
+    facts = {"runs": f"{len(configs)} finished; seeds {', '.join(str(seed) for seed in seeds)}"}
     facts |= _facts_of_data(datasets)
     facts["backbone"] = _backbones(manifests)
     facts["temperature"] = temperatures_of(findings.runs)
@@ -351,12 +383,15 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
     facts["steps"] = _once(plan for plan in findings.step_plans() if plan != str(StepPlan()))
     facts["reported epoch"] = _once(_SELECTED[config.eval.select] for config in configs)
     facts["code"] = _once(manifest["code"] for manifest in manifests)
-    versions = findings.versions()
-    facts["versions"] = ", ".join(f"{name} {' and '.join(used)}" for name, used in versions.items())
+    packages = [f"{package} {' and '.join(versions)}" for package, versions in findings.versions().items()]
+    facts["versions"] = ", ".join(packages)
     partial = [name for name, dataset in datasets.items() if dataset["partial"]]
     if partial:
         facts["partial"] = f"images are missing: {_once(partial)} is not the published benchmark"
-    facts["remarks"] = _once(itertools.chain.from_iterable(dataset["remarks"] for dataset in datasets.values()))
+    remarks: list[str] = []
+    for dataset in datasets.values():
+        remarks += dataset["remarks"]
+    facts["remarks"] = _once(remarks)
     return tuple((title, text) for title, text in facts.items() if text)
 
 

@@ -20,7 +20,8 @@ PALETTE = (
 )  # fmt: skip
 GREY = "#66717c"  # for undecided results, and for anything but series
 _DASHES = ("-", "--", ":", "-.")
-_WIDE, _FULL = 3.9, 9.4  # inches of a panel with its labels, and of one as wide as the page
+_WIDE = 3.9  # inches of a panel with its labels
+_FULL = 9.4  # inches of a panel as wide as the page
 Form = Literal["svg", "pdf", "png"]
 _AROUND = 0.8  # inches above and below a panel's axes
 
@@ -71,9 +72,9 @@ def picture(chart: Chart, form: Form, narrow: bool) -> bytes:
         from matplotlib import style
 
         file = io.BytesIO()
-        undated = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}, "png": {}}[form]
+        no_dates = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}, "png": {}}[form]
         with style.context(Path(__file__).with_name("charts.mplstyle")):
-            _figure(chart, narrow).savefig(file, format=form, metadata=undated, dpi=200)
+            _figure(chart, narrow).savefig(file, format=form, metadata=no_dates, dpi=200)
         chart.pictures[form, narrow] = file.getvalue()
     return chart.pictures[form, narrow]
 
@@ -84,14 +85,16 @@ def _figure(chart: Chart, narrow: bool) -> Figure:
     from matplotlib.lines import Line2D
 
     across = 1 if narrow else min(chart.across, len(chart.panels))
-    rows = [chart.panels[start : start + across] for start in range(0, len(chart.panels), across)]
-    heights = [max(panel.tall for panel in row) + _AROUND for row in rows]
+    heights = []  # of each row
+    for start in range(0, len(chart.panels), across):
+        row = chart.panels[start : start + across]
+        heights.append(max(panel.tall for panel in row) + _AROUND)
     wide = _FULL if chart.full and not narrow else across * _WIDE
     figure = Figure((wide, 1), layout="constrained", facecolor="white")
-    grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
-    handles: dict[str, Any] = {
-        name: Line2D([], [], color=color, marker=marker, linestyle="") for marker, color, name in chart.legend
-    }
+    grid = figure.add_gridspec(len(heights), across, height_ratios=heights)
+    handles: dict[str, Any] = {}
+    for marker, color, name in chart.legend:
+        handles[name] = Line2D([], [], color=color, marker=marker, linestyle="")
     for number, panel in enumerate(chart.panels):
         axes = figure.add_subplot(grid[divmod(number, across)])
         axes.locator_params(nbins=5)
@@ -109,7 +112,8 @@ def _figure(chart: Chart, narrow: bool) -> Figure:
     longest = max(max(beside, default=0) - 16, max(ticks, default=0) - 24, 0)
     wide += across * 0.08 * longest  # room for long names beside the panels
     if len(handles) > 1 and not chart.direct:
-        columns = max(1, int(wide / (0.6 + 0.07 * max(map(len, handles)))))
+        longest_name = max(len(name) for name in handles)
+        columns = max(1, int(wide / (0.6 + 0.07 * longest_name)))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
         tall += 0.1 + 0.2 * -(-len(handles) // columns)
     figure.set_size_inches(wide, tall)
@@ -140,14 +144,19 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
     axes.autoscale_view()
     scale = axes.transScale + axes.transLimits
     gap = _LETTERS / tall_enough(len(ends))
-    placed = sorted((float(scale.transform((1.0, y))[1]), name, color) for y, name, color in ends)
-    heights = [height for height, _, _ in placed]
+    labels = []  # from the lowest to the highest: its height in the axes, 0 to 1, name and colour
+    for y, name, color in ends:
+        _, height = scale.transform((1.0, y))
+        labels.append((float(height), name, color))
+    labels.sort()
+    heights = [height for height, _, _ in labels]
     for index in range(1, len(heights)):
         heights[index] = max(heights[index], heights[index - 1] + gap)
     above = 1.0 + gap
     for index in reversed(range(len(heights))):
-        above = heights[index] = min(heights[index], above - gap)
-    for height, (_, name, color) in zip(heights, placed, strict=True):
+        heights[index] = min(heights[index], above - gap)
+        above = heights[index]
+    for height, (_, name, color) in zip(heights, labels, strict=True):
         axes.annotate(
             name, (1, height), (5, 0), "axes fraction", "offset points", color=color, va="center", fontsize=8,
             annotation_clip=False,

@@ -12,8 +12,10 @@ from negbench.report.tables import Table
 
 def is_of_claims(folder: Path) -> bool:
     """Whether the folder holds judged claims, with runs of their own."""
-    names = ("comparison.json", "claims.json")
-    return all((folder / name).exists() for name in names) and read_json(folder / names[0])["kind"] == "claims"
+    comparison = folder / "comparison.json"
+    if not comparison.exists() or not (folder / "claims.json").exists():
+        return False
+    return bool(read_json(comparison)["kind"] == "claims")
 
 
 def claims_page(folder: Path) -> Page:

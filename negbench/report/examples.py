@@ -53,10 +53,10 @@ class Pictures:
     images: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     _keys: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, opened: "Callable[[], Image]") -> str:
+    def add(self, name: str, open_image: "Callable[[], Image]") -> str:
         """Return an image's key; opens and shrinks the image the first time its name occurs."""
         if name not in self._keys:
-            small = opened().convert("RGB")
+            small = open_image().convert("RGB")
             small.thumbnail((THUMB, THUMB))
             buffer = io.BytesIO()
             small.save(buffer, format="WEBP", quality=60, method=4)

@@ -31,6 +31,7 @@ from negbench.analysis.words import (
     in_points,
     join_names,
     label_of,
+    number,
     percent,
     shorten_names,
     span,
@@ -118,16 +119,23 @@ def parts_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -
     def place_of(labels: Mapping[str, Any]) -> tuple[str, str, int]:
         return labels["dataset"], labels["backbone"], int(labels.get("epochs") or 0)
 
-    members = group_by(groups, lambda group: place_of(labels_of(group)))
-    judged = group_by(verdicts, lambda verdict: place_of(vars(verdict)))
-    short = shorten_names(dataset for dataset, _, _ in members)
-    varied = [len({*labels}) > 1 for labels in zip(*members, strict=True)]
+    groups_by_place = group_by(groups, lambda group: place_of(labels_of(group)))
+    verdicts_by_place = group_by(verdicts, lambda verdict: place_of(vars(verdict)))
+    datasets, backbones, budgets = (set(labels) for labels in zip(*groups_by_place, strict=True))
+    short = shorten_names(dataset for dataset, _, _ in groups_by_place)
     parts = []
-    for count, place in enumerate(sorted(members), 1):
-        words = (short[place[0]], place[1], f"{place[2]} epochs")
-        where = ", ".join(word for word, differs in zip(words, varied, strict=True) if differs)
-        suffix = f"-{count}" if len(members) > 1 else ""
-        parts.append(ChartData(pd.concat(members[place]), tuple(judged.get(place, ())), where, suffix))
+    for count, place in enumerate(sorted(groups_by_place), 1):
+        dataset, backbone, epochs = place
+        words = []
+        if len(datasets) > 1:
+            words.append(short[dataset])
+        if len(backbones) > 1:
+            words.append(backbone)
+        if len(budgets) > 1:
+            words.append(f"{epochs} epochs")
+        suffix = f"-{count}" if len(groups_by_place) > 1 else ""
+        results = pd.concat(groups_by_place[place])
+        parts.append(ChartData(results, tuple(verdicts_by_place.get(place, ())), ", ".join(words), suffix))
     return parts
 
 
@@ -162,9 +170,9 @@ def forests(data: ChartData) -> list[Chart]:
     rows = [row for row in data.verdicts if row.main]
     best = None if beside_batch(rows) else _forest_chart(data, rows, "forest", _BEST)
     charts = [] if best is None else [best]
-    asked = sorted({row.baseline for row in rows if row.against_baseline and (row.baseline_asked or best is None)})
-    if asked:
-        title = f"points against {join_names(asked)}"
+    baselines = {row.baseline for row in rows if row.against_baseline and (row.baseline_asked or best is None)}
+    if baselines:
+        title = f"points against {join_names(sorted(baselines))}"
         question = _Question(title, title, attrgetter("verdict"), attrgetter("against_baseline"), "difference")
         other = _forest_chart(data, rows, "forest-baseline" if best else "forest", question)
         if other is not None:
@@ -180,8 +188,9 @@ def _forest_chart(data: ChartData, rows: Sequence[Verdict], kind: str, question:
     for loss in data.losses:
         if len(data.losses) > 1:
             lines.append(f"under {loss}")
-        of_loss = sorted((row for row in rows if row.loss == loss), key=lambda row: data.strategies.index(row.strategy))
-        for block in equally_many(of_loss).values():
+        rows_of_loss = [row for row in rows if row.loss == loss]
+        rows_of_loss.sort(key=lambda row: data.strategies.index(row.strategy))
+        for block in equally_many(rows_of_loss).values():
             lines += block
     name = label_of(data.main)
     first = rows[0]
@@ -193,16 +202,16 @@ def _forest_chart(data: ChartData, rows: Sequence[Verdict], kind: str, question:
         "size": data.size,
         "level": 100 * (1 - first.alpha),
         "margin": in_points(first.margin),
-        "negatives": "Negatives: per query and step. " if columns[-1][0] == "negatives" else "",
+        "negatives": "Negatives: per query and step. " if columns[-1].title == "negatives" else "",
         "bold": "of those with as many negatives" if question is _BEST else "under its loss",
         "counts": ", ".join(f"{count} {word}" for word, count in counts.items()),
     }
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if word in counts)
     panel = Panel("", partial(_forest, lines, question, columns), 0.2 * len(lines) + 0.3)
     epochs = sorted({config_of(group).train.epochs or 0 for group in data.groups})
-    trained = f" after {' or '.join(map(str, epochs))} epochs"
+    after = f"after {' or '.join(str(count) for count in epochs)} epochs"
     where = f" ({data.where})" if data.where.removesuffix(f"{epochs[0]} epochs") else ""
-    title = f"{name}{trained}: {question.title}{where}"
+    title = f"{name} {after}: {question.title}{where}"
     return Chart(f"{kind}{data.suffix}", title, READ["forest"].format(**about), (panel,), 1, legend, full=True)
 
 
@@ -211,46 +220,75 @@ def _block(row: Verdict) -> tuple[str, str]:
     return row.loss, negatives_text(row.negatives)
 
 
-_Column = tuple[str, int, int, Callable[[Verdict], str]]  # title, its right edge in wide, in narrow figures, text
+@dataclass(frozen=True)
+class _Column:
+    """A column of numbers beside a forest.
+
+    Attributes:
+        title: above it.
+        edge: its right edge in wide figures, in points from the axes.
+        narrow_edge: in narrow figures; 0 if it is left out there.
+        text: of a row.
+    """
+
+    title: str
+    edge: int
+    narrow_edge: int
+    text: Callable[[Verdict], str]
 
 
 def _forest_columns(data: ChartData, question: _Question) -> list[_Column]:
-    """Return the columns beside the forest; those with right edge 0 in narrow figures are left out there."""
-    shares = {(shared_value(group, "strategy"), shared_value(group, "loss")): group for group in data.groups}
+    """Return the columns beside the forest."""
+    groups = {(shared_value(group, "strategy"), shared_value(group, "loss")): group for group in data.groups}
 
-    def rate(row: Verdict) -> str:
-        group = shares.get((row.strategy, row.loss))
-        return "-" if group is None else percent(mean_of(group, "behaviour/false_negative_rate_draws"), 2)
+    def behaviour(row: Verdict, name: str) -> float:
+        group = groups.get((row.strategy, row.loss))
+        return math.nan if group is None else mean_of(group, f"behaviour/{name}")
+
+    def mean(row: Verdict) -> str:
+        return percent(row.mean.value, 1)
+
+    def difference(row: Verdict) -> str:
+        return estimate_text(question.estimate(row))
+
+    def false_negatives(row: Verdict) -> str:
+        return percent(behaviour(row, "false_negative_rate_draws"), 2)
 
     def rank(row: Verdict) -> str:
-        group = shares.get((row.strategy, row.loss))
-        median = math.nan if group is None else mean_of(group, "behaviour/draw_rank_median")
-        return "-" if math.isnan(median) else f"{median:,.0f}"
+        return number(behaviour(row, "draw_rank_median"))
 
     def kind(row: Verdict) -> str:
-        group = shares.get((row.strategy, row.loss))
-        drawn = {}
+        shares = {}
         for name in KINDS:
-            share = math.nan if group is None else mean_of(group, f"behaviour/draws_{name}")
+            share = behaviour(row, f"draws_{name}")
             if not math.isnan(share):
-                drawn[name] = share
-        if not drawn:
+                shares[name] = share
+        if not shares:
             return "-"
-        most = max(drawn, key=lambda name: drawn[name])
-        return f"{most} {percent(drawn[most], 0)} %"
+        most = max(shares, key=lambda name: shares[name])
+        return f"{most} {percent(shares[most], 0)} %"
 
-    kinds_known = any(kind(row) != "-" for row in data.verdicts)
-    near = (0, 25, 55, 112) if kinds_known else (32, 60, 92, 0)  # with all four, no room is left for the intervals
-    columns: list[_Column] = [
-        (f"{label_of(data.main).removeprefix('average ')} %", 50, near[0], lambda row: percent(row.mean.value, 1)),
-        (question.column, 160, 0, lambda row: estimate_text(question.estimate(row))),
-        ("FN %", 200, near[1], rate),
-        ("rank", 240, near[2], rank),
-    ]
-    if kinds_known:
-        columns.append(("mostly", 315, near[3], kind))
-    if len({negatives_text(row.negatives) for row in data.verdicts}) > 1:
-        columns.append(("negatives", columns[-1][1] + 55, 0, lambda row: negatives_text(row.negatives)))
+    def negatives(row: Verdict) -> str:
+        return negatives_text(row.negatives)
+
+    metric = f"{label_of(data.main).removeprefix('average ')} %"
+    if any(kind(row) != "-" for row in data.verdicts):  # with the mean, too, narrow figures have no room for intervals
+        columns = [
+            _Column(metric, 50, 0, mean),
+            _Column(question.column, 160, 0, difference),
+            _Column("FN %", 200, 25, false_negatives),
+            _Column("rank", 240, 55, rank),
+            _Column("mostly", 315, 112, kind),
+        ]
+    else:
+        columns = [
+            _Column(metric, 50, 32, mean),
+            _Column(question.column, 160, 0, difference),
+            _Column("FN %", 200, 60, false_negatives),
+            _Column("rank", 240, 92, rank),
+        ]
+    if len({negatives(row) for row in data.verdicts}) > 1:
+        columns.append(_Column("negatives", columns[-1].edge + 55, 0, negatives))
     return columns
 
 
@@ -258,42 +296,38 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
     """Draw lines from the top: each loss's name, if given, above its rows. The best of those compared is bold."""
     rows = [line for line in lines if not isinstance(line, str)]
     margin = 100 * rows[0].margin
-    left, right = _ends(rows, question)
-    bold = _best_rows(rows, question)
-    whole = axes.get_figure(root=True)
-    small = whole is not None and whole.get_figwidth() < 6
+    best_rows = _best_rows(rows, question)
+    figure = axes.get_figure(root=True)
+    small = figure is not None and figure.get_figwidth() < 6
     beside = axes.get_yaxis_transform()
-    shown = [(title, near if small else far, text) for title, far, near, text in columns if near or not small]
+    metric = columns[0].title
+    columns = [column for column in columns if column.narrow_edge or not small]
 
-    def write(text: str, y: float, end: int, **style: Any) -> None:
-        axes.annotate(text, (1, y), (end, 0), beside, "offset points", ha="right", va="center", **style)
+    def write(column: _Column, text: str, y: float, **style: Any) -> None:
+        edge = column.narrow_edge if small else column.edge
+        axes.annotate(text, (1, y), (edge, 0), beside, "offset points", ha="right", va="center", fontsize=8, **style)
 
     axes.axvspan(-margin, margin, color=GREY, alpha=0.12, linewidth=0)
     axes.axvline(0, color=GREY, linewidth=1)
-    for title, end, _ in shown:
-        write(title, -1, end, color=GREY, fontsize=8)
+    for column in columns:
+        write(column, column.title, -1, color=GREY)
+    before: Verdict | str = ""
     for y, line in enumerate(lines):
         if isinstance(line, str):
             axes.text(-0.01, y, line, transform=beside, ha="right", va="center", color=GREY, fontstyle="italic")
-            continue
-        row = line
-        before = lines[y - 1] if y else ""
-        if not isinstance(before, str) and _block(before) != _block(row):
-            axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
-        color, marker = VERDICTS.get(question.verdict(row), (GREY, "o"))
-        for title, end, text in shown:
-            weight = "bold" if title == columns[0][0] and row in bold else "normal"
-            tint = color if title == question.column else "black"
-            write(text(row), y, end, fontsize=8, weight=weight, color=tint)
-        estimate = question.estimate(row)
-        if question.verdict(row) in ("best", "highest"):
-            estimate = Estimate(0.0, 0.0, 0.0)
-        if estimate:
-            axes.plot([100 * estimate.low, 100 * estimate.high], [y, y], color=color, linewidth=1.6)
-            axes.plot([100 * estimate.value], [y], marker, color=color, markersize=5.5)
+        else:
+            if isinstance(before, Verdict) and _block(before) != _block(line):
+                axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
+            color_of_verdict, _ = _mark(line, question)
+            for column in columns:
+                weight = "bold" if column.title == metric and line in best_rows else "normal"
+                color = color_of_verdict if column.title == question.column else "black"
+                write(column, column.text(line), y, weight=weight, color=color)
+            _draw_interval(line, question, y, axes)
+        before = line
     heights = [y for y, line in enumerate(lines) if not isinstance(line, str)]
     axes.set_yticks(heights, [_tick(row, question) for row in rows])
-    axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(left, right))
+    axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=_ends(rows, question))
     axes.set_xlabel(question.axis)
     if small:
         axes.locator_params(axis="x", nbins=3)
@@ -301,6 +335,22 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
+
+
+def _mark(row: Verdict, question: _Question) -> tuple[str, str]:
+    """Return the colour and the marker of a row's verdict."""
+    return VERDICTS.get(question.verdict(row), (GREY, "o"))
+
+
+def _draw_interval(row: Verdict, question: _Question, y: float, axes: "Axes") -> None:
+    """Draw a row's difference with its interval; at 0 that of the best, which differs from itself by nothing."""
+    color, marker = _mark(row, question)
+    estimate = question.estimate(row)
+    if question.verdict(row) in ("best", "highest"):
+        estimate = Estimate(0.0, 0.0, 0.0)
+    if estimate:
+        axes.plot([100 * estimate.low, 100 * estimate.high], [y, y], color=color, linewidth=1.6)
+        axes.plot([100 * estimate.value], [y], marker, color=color, markersize=5.5)
 
 
 def _ends(rows: Sequence[Verdict], question: _Question) -> tuple[float, float]:
@@ -317,9 +367,9 @@ def _ends(rows: Sequence[Verdict], question: _Question) -> tuple[float, float]:
 
 def _best_rows(rows: Sequence[Verdict], question: _Question) -> list[Verdict]:
     """Return the rows with the highest mean of several that are compared."""
-    compared = _block if question is _BEST else attrgetter("loss")
+    place_of = _block if question is _BEST else attrgetter("loss")
     best: list[Verdict] = []
-    for members in group_by(rows, compared).values():
+    for members in group_by(rows, place_of).values():
         if len(members) > 1:
             highest = max(row.mean.value for row in members)
             best += [row for row in members if row.mean.value == highest]
@@ -361,12 +411,13 @@ def _lines(lines: Sequence[_Line], ylabel: str, xlabel: str, axes: "Axes") -> No
     for line in lines:
         style = line_style(line.style)
         mean = line.values.mean(0)
-        (drawn,) = axes.plot(line.x, mean, label=line.name, **style)
+        (curve,) = axes.plot(line.x, mean, label=line.name, **style)
         places = [place for place, value in enumerate(line.x) if value in line.marked]
         if places:
-            drawn.set(marker="o", markevery=places)
+            curve.set(marker="o", markevery=places)
         if len(line.values) > 1:
-            low, high = line.values.min(0), line.values.max(0)
+            low = line.values.min(0)
+            high = line.values.max(0)
             axes.fill_between(line.x, low, high, color=style["color"], alpha=0.15, linewidth=0)
         ends.append((mean[-1], line.name, style["color"]))
     axes.set(xlabel=xlabel, ylabel=ylabel)
@@ -395,7 +446,8 @@ def _epoch_chart(key: str, title: str, text: str, by_loss: Mapping[str, Sequence
     return Chart(key, title, text, tuple(panels), direct=True) if panels else None
 
 
-def _seeds(data: ChartData) -> str:
+def _describe_seeds(data: ChartData) -> str:
+    """Say what a line over these runs' seeds is."""
     several = any(len(group) > 1 for group in data.groups)
     return "mean over seeds, with a band from the lowest to the highest seed" if several else "one seed"
 
@@ -416,21 +468,20 @@ def training(data: ChartData) -> Chart | None:
 
     def line_of(group: pd.DataFrame) -> _Line:
         epochs, _, values = curve_of(group, data.main)
-        marked = [float(epoch) for epoch in first_run(group).result["refresh_epochs"] if epoch]
-        return _Line(
-            shared_value(group, "strategy"), data.index(group), [float(e) for e in epochs], 100 * values, marked
-        )
+        refreshes = [float(epoch) for epoch in first_run(group).result["refresh_epochs"] if epoch]
+        x = [float(epoch) for epoch in epochs]
+        return _Line(shared_value(group, "strategy"), data.index(group), x, 100 * values, refreshes)
 
     by_loss = _lines_of(data, line_of)
-    seen: set[int] = set()
-    some_marked = False
+    epochs: set[int] = set()
+    has_markers = False
     for lines in by_loss.values():
         for line in lines:
-            seen.update(int(epoch) for epoch in line.x)
-            some_marked = some_marked or not set(line.x).isdisjoint(line.marked)
-    about = {"metric": name, "split": split, "epochs": _at(sorted(seen)), "size": data.size, "seeds": _seeds(data)}
-    text = READ["training"].format(**about)
-    if some_marked:
+            epochs.update(int(epoch) for epoch in line.x)
+            has_markers = has_markers or not set(line.x).isdisjoint(line.marked)
+    about = {"metric": name, "split": split, "size": data.size}
+    text = READ["training"].format(**about, epochs=_at(sorted(epochs)), seeds=_describe_seeds(data))
+    if has_markers:
         text += READ["refreshed"]
     text += "."
     return _epoch_chart(f"training{data.suffix}", f"{name} against the epoch", text, by_loss, f"{name} (%)")
@@ -457,13 +508,14 @@ def _at_refreshes(data: ChartData, name: str, scale: float = 1, *, redefined: bo
 def false_negatives(data: ChartData) -> Chart | None:
     """Draw the false-negative rate of the draws at each refresh; None if only targets are known to be relevant."""
     lines = _at_refreshes(data, "false_negative_rate_draws", 100)
-    title, key = "False negatives among the draws", f"false-negatives{data.suffix}"
-    return _epoch_chart(key, title, READ["false_negatives"], lines, "false negatives (%)")
+    title = "False negatives among the draws"
+    return _epoch_chart(f"false-negatives{data.suffix}", title, READ["false_negatives"], lines, "false negatives (%)")
 
 
 def pool_sizes(data: ChartData) -> Chart | None:
     """Draw the mean size of the pools at each refresh (QuRe fig. 5, DQE-CIR fig. 7); None if none is redefined."""
-    lines, title = _at_refreshes(data, "pool_size", redefined=True), "Size of the pools over training"
+    lines = _at_refreshes(data, "pool_size", redefined=True)
+    title = "Size of the pools over training"
     return _epoch_chart(f"pool-sizes{data.suffix}", title, READ["pool_sizes"], lines, "images in a pool")
 
 
@@ -475,7 +527,7 @@ def score_curves(data: ChartData) -> Chart | None:
         if lines:
             draw = partial(_lines, lines, "score", "rank")
             panels.append(Panel(loss if len(data.losses) > 1 else "", draw, tall_enough(len(lines))))
-    text = READ["score_curves"].format(seeds=_seeds(data))
+    text = READ["score_curves"].format(seeds=_describe_seeds(data))
     title = "Scores by rank before and after the warm-up"
     return Chart(f"score-curves{data.suffix}", title, text, tuple(panels), direct=True) if panels else None
 
@@ -488,7 +540,9 @@ def _score_lines(groups: Sequence[pd.DataFrame]) -> list[_Line]:
     warm = [group for group in groups if (first_run(group).folder.path / file_name("warm")).exists()]
     if not warm:
         return []
-    untrained = {run.config.seed: run.folder for group in warm for run in group["stored"]}  # the same for all
+    untrained = {}  # the same for all strategies
+    for group in warm:
+        untrained.update({run.config.seed: run.folder for run in group["stored"]})
     lines: dict[bytes, _Line] = {}  # by the bytes of their scores
     names: dict[bytes, list[str]] = {}
     moments = [("before training", "start", [*untrained.values()])]
@@ -505,21 +559,21 @@ def _score_lines(groups: Sequence[pd.DataFrame]) -> list[_Line]:
         key = values.tobytes()
         names.setdefault(key, []).append(name)
         index = list(names).index(key)
-        lines[key] = _Line(_shared_name(names[key]), index, x, values, _marked_drops(curves, x))
+        lines[key] = _Line(_join_two(names[key]), index, x, values, _places_of_drops(curves, x))
     return list(lines.values())
 
 
-def _shared_name(names: Sequence[str]) -> str:
+def _join_two(names: Sequence[str]) -> str:
     """Return the name of a line of several strategies: the first two, or the first if two are too long."""
     count = 2 if len(", ".join(names[:2])) < 30 else 1
     return first_names(names, min(count, len(names)))
 
 
-def _marked_drops(curves: Sequence[ScoreCurves], x: Sequence[float]) -> list[float]:
+def _places_of_drops(curves: Sequence[ScoreCurves], x: Sequence[float]) -> list[float]:
     """Return the x values nearest to the median ranks of the two steepest drops."""
     pairs = []
     for curve in curves:
-        found = (curve.drops >= 0).all(1)
-        pairs.append(curve.drops[found])
+        has_both = (curve.drops >= 0).all(1)
+        pairs.append(curve.drops[has_both])
     ranks = np.median(np.sort(np.concatenate(pairs), axis=1) + 1, axis=0)
     return [x[int(np.abs(np.array(x) - rank).argmin())] for rank in ranks]

@@ -47,23 +47,23 @@ def finish(
     report = report and install_line("matplotlib") is None
     inputs = inputs_of(runs, ComparisonFolder(folder).read(), rules, report)
     parent = Parent(Tracker.open(runs, tracking_uri), folder)
-    same = bool(unchanged_files(folder, inputs))
-    findings = read_findings(runs, name) if same else judge_comparison(runs, name, rules)
-    listed = tables(findings)
-    answer = Comparison(folder).answer if same else say(findings)
-    _print_tables(console, listed, findings, folder)
-    page = folder / "report" / "index.html"
-    kept = same or os.access(folder, os.W_OK)  # others' may be read-only
-    if same:
+    is_stored = bool(unchanged_files(folder, inputs))
+    findings = read_findings(runs, name) if is_stored else judge_comparison(runs, name, rules)
+    all_tables = tables(findings)
+    answer = Comparison(folder).answer if is_stored else say(findings)
+    _print_tables(console, all_tables, findings, folder)
+    if is_stored:
         parent.complete()
-    elif kept:
-        made = _write_files(parent, findings, listed, answer, report=report)
-        keep(folder, inputs, made, plain_rules(rules))
+    elif os.access(folder, os.W_OK):  # others' may be read-only
+        paths = _write_files(parent, findings, all_tables, answer, report=report)
+        keep(folder, inputs, paths, plain_rules(rules))
+        is_stored = True
     console.print("\nanswer", style="bold", highlight=False)
     for line in answer:
         console.print(line, highlight=False, markup=False)
-    where = f"stored {folder}" if kept else f"{folder} cannot be written: nothing was stored"
+    where = f"stored {folder}" if is_stored else f"{folder} cannot be written: nothing was stored"
     console.print(f"\n{where}", highlight=False, soft_wrap=True)
+    page = folder / "report" / "index.html"
     if report and page.exists():
         console.print(f"report {page}", highlight=False, soft_wrap=True)
     if tracking_uri != "none":
@@ -78,9 +78,9 @@ def print_findings(console: Console, findings: Findings) -> None:
         console.print(line, highlight=False, markup=False)
 
 
-def _print_tables(console: Console, listed: Sequence[Table], findings: Findings, folder: Path | None) -> None:
+def _print_tables(console: Console, all_tables: Sequence[Table], findings: Findings, folder: Path | None) -> None:
     """Print the tables that are no details, and the notes; the folder holds the whole tables as .csv, if given."""
-    for table in listed:
+    for table in all_tables:
         if not table.detail or log.isEnabledFor(logging.DEBUG):
             console.print(_grid(table, None if folder is None else folder / f"{table.name}.csv"))
     for note in findings.notes():
@@ -88,18 +88,18 @@ def _print_tables(console: Console, listed: Sequence[Table], findings: Findings,
 
 
 def _write_files(
-    parent: Parent, findings: Findings, listed: Sequence[Table], answer: Sequence[str], *, report: bool
+    parent: Parent, findings: Findings, all_tables: Sequence[Table], answer: Sequence[str], *, report: bool
 ) -> list[Path]:
     """Write the tables, the page, and the summary runs; return the files in the comparison's folder."""
     folder = parent.folder
-    written = [findings.write(folder)]
-    for file, text in {"answer.md": "\n\n".join(answer) + "\n", **files_of(listed)}.items():
+    written = [findings.write(folder), write_text(folder / "answer.md", "\n\n".join(answer) + "\n")]
+    for file, text in files_of(all_tables).items():
         written.append(write_text(folder / file, text))
     if report:
         from negbench.report.build import comparison_page
         from negbench.report.page import write_page
 
-        pages = write_page(folder / "report", comparison_page(folder, findings, listed, answer=answer))
+        pages = write_page(folder / "report", comparison_page(folder, findings, all_tables, answer=answer))
         written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
     summaries, not_drawn = summary_runs(findings)
     description = [*answer[:1], not_drawn, *answer[1:]] if not_drawn else answer
@@ -112,10 +112,13 @@ def _grid(table: Table, file: Path | None) -> Grid:
 
     `file` holds the whole table, if it is stored.
     """
-    parts = [f"{column} {value}" for column, value in table.constant.items()]
-    if NEGATIVES.title in table.frame:
-        count = table.constant.get(NEGATIVES.title)
-        parts = [*parts[: -1 if count else None], f"negatives{f' {count}' if count else ':'} per query and step"]
+    constant = dict(table.constant)
+    count = constant.pop(NEGATIVES.title, None)
+    parts = [f"{column} {value}" for column, value in constant.items()]
+    if count:
+        parts.append(f"negatives {count} per query and step")
+    elif NEGATIVES.title in table.frame:
+        parts.append("negatives: per query and step")
     if table.caption:
         parts.append(table.caption)
     return Grid(

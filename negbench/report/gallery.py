@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,13 +69,16 @@ def gallery(data: ChartData, count: int) -> Gallery:
     configs = _resolve_configs(folders, examples.missing)
     if configs is None:
         return examples
-    trained = {f.manifest["dataset"]["train"] for f in folders.values()}
+    train_sets = {folder.manifest["dataset"]["train"] for folder in folders.values()}
     ranks = {label: folder.ranks().set_index("query")["target_rank"] for label, folder in folders.items()}
-    picked = _pick(pd.DataFrame(ranks), count)
-    drawn = {label: _read_draws(folder) for label, folder in folders.items() if len(trained) == 1}
-    mined = {label: frame for label, frame in drawn.items() if frame is not None}
-    last = {label: frame.groupby("query")["target_rank"].last() for label, frame in mined.items()}
-    train = _pick(pd.DataFrame(last), count) if mined else None
+    val_pick = _pick(pd.DataFrame(ranks), count)
+    draws: dict[str, pd.DataFrame] = {}
+    for label, folder in folders.items():
+        frame = _read_draws(folder)
+        if frame is not None and len(train_sets) == 1:
+            draws[label] = frame
+    train_ranks = {label: frame.groupby("query")["target_rank"].last() for label, frame in draws.items()}
+    train_pick = _pick(pd.DataFrame(train_ranks), count) if draws else None
     from negbench.data.scene import DataCache
 
     views = []
@@ -82,7 +86,7 @@ def gallery(data: ChartData, count: int) -> Gallery:
     split: Split | None = None
     for label, config in configs.items():
         try:
-            view, scene = _view(label, folders[label], config, cache, picked, train)
+            view, scene = _view(label, folders[label], config, cache, val_pick, train_pick)
         except NegbenchError as error:
             examples.missing.append(f"{label}: {error}")
             continue
@@ -90,9 +94,10 @@ def gallery(data: ChartData, count: int) -> Gallery:
         split = scene.val
     if split is None:
         return examples
-    examples.val = _examples(split.dataset, picked, views, "val", {}, ranks, examples.pictures)
-    if train is not None:
-        examples.train = _examples(scene.train.dataset, train, views, "train", mined, last, examples.pictures)
+    examples.val = _examples(split.dataset, val_pick, views, "val", {}, ranks, examples.pictures)
+    if train_pick is not None:
+        dataset = scene.train.dataset
+        examples.train = _examples(dataset, train_pick, views, "train", draws, train_ranks, examples.pictures)
     else:
         examples.missing.append("no drawn negatives: batch strategies, or runs trained on different data")
     return examples
@@ -130,7 +135,7 @@ def _reads_pictures(folder: RunFolder) -> bool:
 def _pick(ranks: pd.DataFrame, count: int) -> Pick:
     """Pick rows by the target's mean rank over the runs (columns); ties are in a seeded order, not in file order."""
     rank = ranks.mean(axis=1)
-    average = " on average" if ranks.shape[1] > 1 else ""
+    average = " on average" if len(ranks.columns) > 1 else ""
     order = np.random.default_rng(_SEED).permutation(len(rank))
     by_rank = order[np.argsort(rank.to_numpy()[order], kind="stable")].tolist()
     best = by_rank[:count]
@@ -197,18 +202,31 @@ def _top(backbone: Backbone, scene: EncodedSplits, split: Split, rows: Iterable[
 
 def _examples(
     dataset: Dataset,
-    picked: Pick,
+    pick: Pick,
     views: Sequence[View],
     split: str,
-    mined: Mapping[str, pd.DataFrame],
+    draws: Mapping[str, pd.DataFrame],
     ranks: Mapping[str, pd.Series[Any]],
     pictures: Pictures,
 ) -> tuple[Example, ...]:
-    def thumb(image: str, caption: str, relation: Relation) -> Thumbnail:
-        return Thumbnail(image, pictures.add(f"{split}/{image}", lambda: dataset.open_image(image)), caption, relation)
+    """Build the examples of the picked queries of a split.
 
-    made = []
-    for position, (row, why) in enumerate(picked.items()):
+    Args:
+        dataset: the split's queries and images.
+        pick: the queries.
+        views: of the runs.
+        split: `val` or `train`.
+        draws: run's label -> its draws.
+        ranks: run's label -> rank of each query's target.
+        pictures: of the page.
+    """
+
+    def thumb(image: str, caption: str, relation: Relation) -> Thumbnail:
+        key = pictures.add(f"{split}/{image}", partial(dataset.open_image, image))
+        return Thumbnail(image, key, caption, relation)
+
+    examples = []
+    for position, (row, why) in enumerate(pick.items()):
         query = dataset.queries[row]
         strips = []
         for view in views:
@@ -219,49 +237,52 @@ def _examples(
             if view.label in ranks:
                 rank = ranks[view.label].get(query.id if split == "val" else row)
             columns, scores = top
-            shown = []
+            images = []
             for column, score in zip(columns[position].tolist(), scores[position].tolist(), strict=True):
                 if column >= 0:
                     relation = _relation(dataset, row, column)
-                    shown.append(thumb(dataset.images[column], f"{score:.2f}{_word(relation)}", relation))
+                    images.append(thumb(dataset.images[column], f"{score:.2f}{_word(relation)}", relation))
             when = " at the last refresh" if split == "train" else ""
             remark = "" if rank is None else f"target at rank {int(rank):,}{when}"
-            strips.append(ImageRow(f"{view.label}: top {len(shown)}", tuple(shown), remark))
-            if view.label in mined:
-                strips.append(_draws(dataset, row, view.label, mined[view.label], thumb))
+            strips.append(ImageRow(f"{view.label}: top {len(images)}", tuple(images), remark))
+            if view.label in draws:
+                strips.append(_row_of_draws(dataset, row, view.label, draws[view.label], thumb))
         title = f"query {query.id} of {split}, {query.group or 'all images'}"
         reference = thumb(query.reference, "reference", "reference")
         target = thumb(str(query.target or query.relevant[0]), "target", "target")
-        made.append(Example(title, why, query.text, reference, target, tuple(strips)))
-    return tuple(made)
+        examples.append(Example(title, why, query.text, reference, target, tuple(strips)))
+    return tuple(examples)
 
 
-def _draws(dataset: Dataset, row: int, label: str, mined: pd.DataFrame, thumb: Any) -> ImageRow:
+def _row_of_draws(dataset: Dataset, row: int, label: str, draws: pd.DataFrame, thumb: Any) -> ImageRow:
     """Show at most TOP negatives drawn for a query, spread over the epochs, with their scores when mined."""
-    lines = mined[mined["query"] == row].sort_values("epoch")
-    draws = []
-    for epoch, columns, scores in zip(lines["epoch"], lines["negatives"], lines["scores"], strict=True):
+    refreshes = draws[draws["query"] == row].sort_values("epoch")
+    negatives = []
+    for epoch, columns, scores in zip(refreshes["epoch"], refreshes["negatives"], refreshes["scores"], strict=True):
         for column, score in zip(columns, scores, strict=True):
-            draws.append((int(epoch), int(column), float(score)))
-    chosen = np.unique(np.linspace(0, len(draws) - 1, min(TOP, len(draws))).round().astype(int))
-    shown = []
-    for epoch, column, score in (draws[index] for index in chosen):
+            negatives.append((int(epoch), int(column), float(score)))
+    places = np.unique(np.linspace(0, len(negatives) - 1, min(TOP, len(negatives))).round().astype(int))
+    images = []
+    for place in places:
+        epoch, column, score = negatives[place]
         relation = _relation(dataset, row, column)
         word = " false negative" if relation == "relevant" else _word(relation)
-        shown.append(thumb(dataset.images[column], f"{score:.2f}{word}, pool of epoch {epoch}", relation))
-    remark = f"{len(draws):,} in all; the target scored {float(lines['positive'].iloc[-1]):.2f} at the last refresh"
-    return ImageRow(f"{label}: negatives drawn", tuple(shown), remark)
+        images.append(thumb(dataset.images[column], f"{score:.2f}{word}, pool of epoch {epoch}", relation))
+    positive = float(refreshes["positive"].iloc[-1])
+    remark = f"{len(negatives):,} in all; the target scored {positive:.2f} at the last refresh"
+    return ImageRow(f"{label}: negatives drawn", tuple(images), remark)
 
 
 def _relation(dataset: Dataset, row: int, column: int) -> Relation:
+    """Return what an image is to a query; "unknown" where only the target is annotated."""
     if column == int(dataset.target_columns[row]):
         return "target"
-    known = dataset.answers.row(row).tolist() if dataset.answers is not None else []
-    if column in known:
+    answers = dataset.answers.row(row).tolist() if dataset.answers is not None else []
+    if column in answers:
         return "relevant"
     if dataset.images[column] == dataset.queries[row].reference:
         return "reference"
-    return "other" if len(known) > 1 else "unknown"
+    return "other" if len(answers) > 1 else "unknown"
 
 
 def _word(relation: Relation) -> str:

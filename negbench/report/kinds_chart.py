@@ -5,6 +5,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from negbench.analysis.columns import READ
 from negbench.analysis.frame import labels_of
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
 
 def kinds_chart(data: ChartData) -> Chart | None:
     """Draw each strategy's draws and mistakes by kind; None where the data judge no negatives."""
-    named = "{strategy}, {loss}" if len(data.losses) > 1 else "{strategy}"
-    groups = []
-    for _, of_loss in data.by_loss():
-        groups += [group for group in of_loss if known_kinds(group)]
+    template = "{strategy}, {loss}" if len(data.losses) > 1 else "{strategy}"
+    groups: list[pd.DataFrame] = []
+    for _, groups_of_loss in data.by_loss():
+        groups += [group for group in groups_of_loss if known_kinds(group)]
     if not groups:
         return None
 
     @cache  # read when drawn: the picture of an earlier page needs none
     def lines() -> list[tuple[str, list[KindShares]]]:
-        return [(named.format_map(labels_of(group)), kind_shares(group)) for group in groups]
+        return [(template.format_map(labels_of(group)), kind_shares(group)) for group in groups]
 
     text = READ["kinds"].format(size=data.size)
     titles = ("drawn", "left among the first ten")
@@ -36,12 +37,13 @@ def kinds_chart(data: ChartData) -> Chart | None:
     return Chart(f"kinds{data.suffix}", "Negatives drawn, and mistakes left, by kind", text, panels, 2)
 
 
-def _draw(read: Callable[[], Sequence[tuple[str, Sequence[KindShares]]]], side: int, axes: "Axes") -> None:
+def _draw(read_lines: Callable[[], Sequence[tuple[str, Sequence[KindShares]]]], side: int, axes: "Axes") -> None:
     """Draw one side: a row per strategy, in it a mark and an interval per kind."""
-    lines = read()
-    count = len(read()[0][1])
-    for place, kind in enumerate(share.kind for share in lines[0][1]):
-        y = np.arange(len(lines)) + (place + 1) / (count + 1) - 0.5
+    lines = read_lines()
+    _, first = lines[0]
+    kinds = [share.kind for share in first]
+    for place, kind in enumerate(kinds):
+        y = np.arange(len(lines)) + (place + 1) / (len(kinds) + 1) - 0.5
         shares = [shares[place] for _, shares in lines]
         if side == 0:
             estimates = [share.drawn for share in shares]

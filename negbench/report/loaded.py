@@ -126,7 +126,7 @@ class Comparison:
     def _text(self, name: str) -> str:
         """Return a file of the comparison; where another machine made it, what the runs' ranks give."""
         if not self._made_here:
-            return self._computed[name]
+            return self._texts_from_ranks[name]
         with files.intact(self.path / name, _RERUN) as file:
             return read_text(file)
 
@@ -135,7 +135,8 @@ class Comparison:
         return bool(made_here(self.path.parent, self.name))
 
     @cached_property
-    def _computed(self) -> dict[str, str]:
+    def _texts_from_ranks(self) -> dict[str, str]:
+        """File name -> the text that the runs' ranks give."""
         from negbench.analysis.answer import say
         from negbench.report.tables import files_of, tables
 
@@ -152,8 +153,10 @@ class Comparison:
         rows = []
         for cell in ComparisonFolder(self.path).cells():
             result = self.path.parent / (cell["run"] or "") / "result.json"
-            metrics = files.read_json(result)["metrics"] if result.exists() else {}
-            rows.append({key: value for key, value in cell.items() if key != "hash"} | metrics)
+            row = {key: value for key, value in cell.items() if key != "hash"}
+            if result.exists():
+                row |= files.read_json(result)["metrics"]
+            rows.append(row)
         return pd.DataFrame(rows)
 
     @property
@@ -229,10 +232,10 @@ class StudyResult:
         """
         from negbench.tuning.final import completed_trials
 
-        done = completed_trials(self._book)
-        if not done:
+        trials = completed_trials(self._book)
+        if not trials:
             raise RunError(f"study '{self.name}' has no finished trial yet")
-        return dict(done[0].params)
+        return dict(trials[0].params)
 
     @property
     def answer(self) -> list[str]:

@@ -84,8 +84,12 @@ Chapters = Mapping[str, Sequence[PageSection]]
 
 def chapters(**sections: Iterable[PageSection | None]) -> Chapters:
     """Return chapters by name, without empty sections and chapters."""
-    kept = {name: [each for each in given if each is not None and each.parts] for name, given in sections.items()}
-    return {name: chapter for name, chapter in kept.items() if chapter}
+    chapters_by_name = {}
+    for name, sections_of_chapter in sections.items():
+        chapter = [section for section in sections_of_chapter if section is not None and section.parts]
+        if chapter:
+            chapters_by_name[name] = chapter
+    return chapters_by_name
 
 
 @dataclass(frozen=True)
@@ -126,11 +130,13 @@ def write_page(folder: Path, page: Page, form: Form = "svg", before: str = "") -
             chart.pictures["svg", False] = base64.b64decode(pictures[-1])
     for table in _all(page, Table):
         written.append(write_text(folder / "tables" / f"{table.key}.csv", csv_text(table.frame)))
+    forms: list[Form] = ["svg"] if form == "svg" else ["svg", form]
     for chart in _all(page, Chart):
-        for each in dict.fromkeys(("svg", form)):
-            written.append(folder / "figures" / f"{chart.key}.{each}")
-            with atomic_write(written[-1], "wb") as file:
-                file.write(picture(chart, each, False))
+        for ending in forms:
+            path = folder / "figures" / f"{chart.key}.{ending}"
+            with atomic_write(path, "wb") as file:
+                file.write(picture(chart, ending, False))
+            written.append(path)
     write_text(folder / "index.html", html(page))
     return written
 
@@ -143,7 +149,7 @@ def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(sort_key=sort_key, is_number=is_number, drawn=_drawn, wide=_wide)
+    environment.globals.update(sort_key=sort_key, is_number=is_number, drawn=_data_uri, wide=_wide)
     environment.globals["kind"] = _kind
 
     def markup(text: str) -> Markup:
@@ -157,11 +163,14 @@ def html(page: Page) -> str:
     """Render the page with style, script and figures inline; its content policy forbids network access."""
     from markupsafe import Markup
 
+    pictures: dict[str, tuple[str, int, int]] = {}
+    for examples in _all(page, Examples):
+        pictures |= examples.pictures.images
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     return _template().render(
         page=page,
-        pictures={key: image for part in _all(page, Examples) for key, image in part.pictures.images.items()},
+        pictures=pictures,
         terms={part.column: part for part in _all(page, Terms)},
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
@@ -177,7 +186,7 @@ def fragment(page: Page) -> str:
             title = escape(part.title)
             text = escape(part.text)
             style = "max-width: 100%; height: auto"
-            lines.append(f'<p>{title}</p><img style="{style}" alt="{title}. {text}" src="{_drawn(part)}">')
+            lines.append(f'<p>{title}</p><img style="{style}" alt="{title}. {text}" src="{_data_uri(part)}">')
         elif isinstance(part, Table):
             table = part.visible_frame.to_html(index=False, border=0)
             lines.append(f"<p>{_prose(part.title)}</p><div style='overflow-x: auto; white-space: nowrap'>{table}</div>")
@@ -198,7 +207,7 @@ def _wide(chart: Chart, narrow: bool = False) -> int:
     return round(1.5 * float(points))
 
 
-def _drawn(chart: Chart, narrow: bool = False) -> str:
+def _data_uri(chart: Chart, narrow: bool = False) -> str:
     """Return the chart as a data URI."""
     return "data:image/svg+xml;base64," + base64.b64encode(picture(chart, "svg", narrow)).decode("ascii")
 
@@ -218,5 +227,7 @@ def _kind(part: object) -> str:
 
 def _prose(text: str) -> str:
     """Escape text for HTML: backticks become code, names and intervals stay on one line, combined names may break."""
-    whole = _WHOLE.sub(r'<span class="whole">\g<0></span>', escape(text))
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", re.sub(r"(?<=\d) %", "&nbsp;%", _JOINT.sub(r"\1<wbr>", whole)))
+    text = _WHOLE.sub(r'<span class="whole">\g<0></span>', escape(text))
+    text = _JOINT.sub(r"\1<wbr>", text)
+    text = re.sub(r"(?<=\d) %", "&nbsp;%", text)
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
