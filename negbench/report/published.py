@@ -59,11 +59,13 @@ def rows_beside(manifest: Mapping[str, Any], metrics: Collection[str]) -> list[P
     Returns:
         The rows; none if the run's data set lacks images.
     """
-    known = manifest["dataset"]
-    name, _, protocol = known["val"].rpartition("-")[0].partition("@")
-    place = (name, known.get("split", "val"), protocol)  # older runs stored no split, and were scored on val
-    rows = [] if known["partial"] else published_rows()
-    rows = [row for row in rows if (row.dataset, row.split, row.protocol) == place]
+    dataset = manifest["dataset"]
+    if dataset["partial"]:
+        return []
+    identity, _, _ = dataset["val"].rpartition("-")
+    name, _, protocol = identity.partition("@")
+    place = (name, dataset.get("split", "val"), protocol)  # older runs stored no split, and were scored on val
+    rows = [row for row in published_rows() if (row.dataset, row.split, row.protocol) == place]
     return [row for row in rows if set(row.metrics) <= set(metrics)]
 
 
@@ -79,14 +81,24 @@ def published_rows() -> tuple[PublishedRow, ...]:
 
 
 def _row(table: Mapping[str, Any], row: Mapping[str, Any], citation: str) -> PublishedRow:
+    """Return a row of `published.json`, with what its table says of all rows."""
     scale = 100 if table["unit"] == "percent" else 1
-    printed = zip(table["columns"], row["values"], strict=True)
+    metrics = {}
+    for name, value in zip(table["columns"], row["values"], strict=True):
+        if value is not None:
+            metrics[name] = value / scale
     return PublishedRow(
-        **{key: table[key] for key in ("paper", "table", "dataset", "split", "protocol")},
+        paper=table["paper"],
+        table=table["table"],
         row=row["row"],
         citation=citation,
-        metrics={name: value / scale for name, value in printed if value is not None},
-        **{key: row.get(key, "") for key in ("backbone", "negatives", "note")},
+        dataset=table["dataset"],
+        split=table["split"],
+        protocol=table["protocol"],
+        metrics=metrics,
+        backbone=row.get("backbone", ""),
+        negatives=row.get("negatives", ""),
+        note=row.get("note", ""),
         about=table.get("note", ""),
         secondary=table.get("secondary", False),
     )

@@ -25,35 +25,48 @@ def reproduction(name: str) -> str:
     if method is not None:  # other papers print its numbers
         tables = [_only(table, method) for table in book["tables"] if _quotes(table, method, name)]
     recipe = read_recipe(recipes()[name])
-    given = recipe.get("backbone", {})
-    backbone = ", ".join(str(given[key]) for key in ("name", "model", "weights") if key in given)
+    section = recipe.get("backbone", {})
+    backbone = ", ".join(str(section[key]) for key in ("name", "model", "weights") if key in section)
     if backbone not in book["backbones"]:
         return ""
     verb = "compare" if "compare" in recipe else "run"
-    of_system = system(recipe["system"]).objective.get("train", {}) if "system" in recipe else {}
-    train = {**of_system, **recipe["train"]}
     dataset = recipe["dataset"]["name"]
-    size = f"{train['epochs']} epochs in batches of {train['batch_size']}"
-    queries = book["train_queries"].get(dataset)
-    if queries is not None:
-        batches = queries / train["batch_size"]
-        steps = train["epochs"] * (math.floor(batches) if train.get("drop_last") else math.ceil(batches))
-        size += f": {steps:,} steps over {queries:,} training queries"
-        if verb == "compare":
-            size += ", for each row and seed"
-        rate = book["backbones"][backbone].get("queries_per_second")
-        if rate:
-            size += f"; about {train['epochs'] * queries / rate / 3600:.1g} hours of training on one H200"
+    needs = book["backbones"][backbone]
     lines = [
         f"## {name}\n",
         f"- `negbench {verb} --recipe {name} --data-root DIR`",
         f"- data: {dataset}; weights: {backbone}",
-        f"- memory: {_memory(book['backbones'][backbone], book['images'].get(dataset))}",
-        f"- {size}",
+        f"- memory: {_memory(needs, book['images'].get(dataset))}",
+        f"- {_steps(recipe, book['train_queries'].get(dataset), needs.get('queries_per_second'))}",
     ]
     if not tables:
         lines.append("- no table: a figure without printed numbers, or a question of ours")
-    return "\n".join([*lines, *(part for table in tables for part in _table(table, dataset)), ""])
+    for table in tables:
+        lines += _table(table, dataset)
+    return "\n".join([*lines, ""])
+
+
+def _steps(recipe: Mapping[str, Any], queries: int | None, rate: float | None) -> str:
+    """Say how long a recipe trains.
+
+    Args:
+        recipe: its sections.
+        queries: number of the data set's training queries; None where it is not known.
+        rate: queries per second of the backbone; None where it was not measured.
+    """
+    defaults = system(recipe["system"]).objective.get("train", {}) if "system" in recipe else {}
+    train = {**defaults, **recipe["train"]}
+    text = f"{train['epochs']} epochs in batches of {train['batch_size']}"
+    if queries is None:
+        return text
+    batches = queries / train["batch_size"]
+    steps = train["epochs"] * (math.floor(batches) if train.get("drop_last") else math.ceil(batches))
+    text += f": {steps:,} steps over {queries:,} training queries"
+    if "compare" in recipe:
+        text += ", for each row and seed"
+    if rate:
+        text += f"; about {train['epochs'] * queries / rate / 3600:.1g} hours of training on one H200"
+    return text
 
 
 def reproduction_page() -> str:
@@ -64,8 +77,9 @@ def reproduction_page() -> str:
 
 def _quotes(table: Mapping[str, Any], method: str, recipe: str) -> bool:
     """Return whether a table of a paper has a row of this method, on the data of its recipe."""
-    own = read_recipe(recipes()[recipe])["dataset"]["name"]
-    return table["dataset"] == own and "secondary" not in table and any(row["row"] == method for row in table["rows"])
+    if "secondary" in table or table["dataset"] != read_recipe(recipes()[recipe])["dataset"]["name"]:
+        return False
+    return any(row["row"] == method for row in table["rows"])
 
 
 def _only(table: Mapping[str, Any], method: str) -> dict[str, Any]:
@@ -101,6 +115,9 @@ def _table(table: Mapping[str, Any], trained: str) -> list[str]:
     else:
         place = "A run has another gallery, so no report prints these rows beside it."
     note = f" In print: {table['note']}." if "note" in table else ""
-    rows = [[row["row"], *("-" if value is None else f"{value:g}" for value in row["values"])] for row in table["rows"]]
-    frame = pd.DataFrame(rows, columns=["method", *map(label_of, table["columns"])])
+    rows = []
+    for row in table["rows"]:
+        values = ["-" if value is None else f"{value:g}" for value in row["values"]]
+        rows.append([row["row"], *values])
+    frame = pd.DataFrame(rows, columns=["method", *(label_of(column) for column in table["columns"])])
     return [f"{head}. {place}{note}\n", markdown(frame)]

@@ -48,11 +48,12 @@ def _common(flats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     Of a file's path only the name is kept.
     """
     first, *others = flats
-    return {
-        key: without_folders(value) if isinstance(value, str) else value
-        for key, value in first.items()
-        if value is not None and not key.startswith(_HERE) and all(other.get(key) == value for other in others)
-    }
+    settings = {}
+    for key, value in first.items():
+        if value is None or key.startswith(_HERE) or any(other.get(key) != value for other in others):
+            continue
+        settings[key] = without_folders(value) if isinstance(value, str) else value
+    return settings
 
 
 def _document(name: str, page: Page, settings: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
@@ -93,19 +94,19 @@ def _tables_in(sections: Iterable[PageSection]) -> list[Table]:
 
 def _markdown(name: str, page: Page, settings: Mapping[str, Any]) -> str:
     """Return the card as a page: answer, tables of the result and of the regime, settings, provenance."""
-    sections = [section for chapter in page.chapters.values() for section in chapter]
-    shown = _tables_in(sections)
-    result = {table.key for table in _tables_in(page.chapters["result"])}
-    lines = [f"# Result card: {name}", *map(inert, (" · ".join(page.header), *page.answer))]
-    for table in shown:
-        if table.key in result or table.name == "regime":
+    lines = [f"# Result card: {name}", inert(" · ".join(page.header))]
+    lines += [inert(line) for line in page.answer]
+    for chapter, sections in page.chapters.items():
+        for table in _tables_in(sections):
+            if chapter != "result" and table.name != "regime":
+                continue
             title = f"**{table.title}**"
             if table.common:
                 title += f" (all rows: {inert(', '.join(table.common))})"
             lines.append(title)
             lines.append(markdown(table.visible_frame).rstrip())
     lines += ["## Settings that all runs share, as a recipe", "Each row's other settings are in `card.json`."]
-    rows = (f"{key} = {json.dumps(value)}" for key, value in settings.items())  # JSON's scalars and lists are TOML's
-    lines.append("\n".join(("```toml", *rows, "```")))
+    rows = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]  # JSON's scalars and lists are TOML's
+    lines.append("\n".join(["```toml", *rows, "```"]))
     lines += ["## Provenance", markdown(pd.DataFrame(page.facts, columns=["", "value"])).rstrip()]
     return "\n\n".join(lines) + "\n"

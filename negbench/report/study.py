@@ -56,38 +56,40 @@ def finish(console: Console, book: StudyStore, rules: Rules | None, tracking_uri
     Raises:
         RunError: no trial is finished.
     """
-    done = completed_trials(book)
-    if not done:
+    completed = completed_trials(book)
+    if not completed:
         raise RunError(f"study '{book.name}' has no finished trial yet")
     trials = trials_frame(book)
     shares = importance_frame(book)
-    best = [trial.number for trial in done[:_BEST]]
-    shown = trials.drop(columns=["state", "why"]).set_index("trial", drop=False).loc[best]
-    console.print(Grid(shown, f"{book.name}: best {len(best)} trials"))
+    best = [trial.number for trial in completed[:_BEST]]
+    best_trials = trials.drop(columns=["state", "why"]).set_index("trial", drop=False).loc[best]
+    console.print(Grid(best_trials, f"{book.name}: best {len(best)} trials"))
     if len(shares):
         score = label_of(book.spec.metric) if book.spec.metric else "recall"
-        console.print(
-            Grid(shares, f"each searched option's share of the variance of {score} (fANOVA of {len(done)} trials)")
-        )
-        said = "optuna-dashboard shows PED-ANOVA instead: what sets the best tenth of the trials apart"
+        title = f"each searched option's share of the variance of {score} (fANOVA of {len(completed)} trials)"
+        console.print(Grid(shares, title))
+        remark = "optuna-dashboard shows PED-ANOVA instead: what sets the best tenth of the trials apart"
     else:
-        why = "their order depends on which trials there are" if len(done) >= FEWEST else f"{FEWEST} needed"
-        said = f"{len(done)} of {len(trials)} trials finished: too few to say which searched option matters ({why})"
-    console.print(said, highlight=False, soft_wrap=True)
+        why = "their order depends on which trials there are" if len(completed) >= FEWEST else f"{FEWEST} needed"
+        remark = (
+            f"{len(completed)} of {len(trials)} trials finished: too few to say which searched option matters ({why})"
+        )
+    console.print(remark, highlight=False, soft_wrap=True)
     if rules is not None:
         finish_comparison(console, book.folder.parent, final_name(book.name), tracking_uri, rules)
     answer = study_answer(book, rules)
     console.print("\nwhat the study found", style="bold", highlight=False)
     for line in [*answer, *failures(book)]:
         console.print(line, highlight=False, markup=False)
-    written = [book.folder / name for name in ("trials.csv", "importance.csv", "answer.md")]
-    texts = (csv_text(trials), csv_text(shares), "\n\n".join(answer) + "\n")
-    for path, text in zip(written, texts, strict=True):
-        files.write_text(path, text)
+    written = [
+        files.write_text(book.folder / "trials.csv", csv_text(trials)),
+        files.write_text(book.folder / "importance.csv", csv_text(shares)),
+        files.write_text(book.folder / "answer.md", "\n\n".join(answer) + "\n"),
+    ]
     Parent(Tracker.open(book.folder.parent, tracking_uri), book.folder).close([], written, "\n\n".join(answer))
     install = "" if find_spec("optuna_dashboard") else "  (after: pip install optuna-dashboard)"
-    for line in (f"stored {book.folder}", f"look   {dashboard_command(book)}{install}"):
-        console.print(line, highlight=False, soft_wrap=True)
+    console.print(f"stored {book.folder}", highlight=False, soft_wrap=True)
+    console.print(f"look   {dashboard_command(book)}{install}", highlight=False, soft_wrap=True)
 
 
 def dashboard_command(book: StudyStore) -> str:

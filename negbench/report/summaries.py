@@ -22,7 +22,6 @@ from negbench.analysis.leader import row_line
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import join_names
 from negbench.grid.axis import AXES, GroupKey, group_key
-from negbench.machine.grouping import group_by
 from negbench.metrics.names import SHORT
 from negbench.store.copies import PLACE, SummaryRun
 from negbench.store.runfolder import final_values
@@ -77,13 +76,15 @@ def summary_runs(findings: Findings) -> tuple[list[SummaryRun], str]:
 
     Their names join the labels on the axes in which the comparison's groups differ.
     """
-    differing = [axis for axis in AXES if len({shared_value(group, axis) for group in findings.groups}) > 1]
-    axes = list(dict.fromkeys(("strategy", *differing)))
+    axes = ["strategy"]
+    for axis in AXES:
+        if axis != "strategy" and len({shared_value(group, axis) for group in findings.groups}) > 1:
+            axes.append(axis)
     rows = dict[GroupKey, Verdict]()
     for row in findings.verdicts:
         if row.main:
             rows.setdefault(group_key(vars(row)), row)
-    groups = drawn_first(findings.groups, [rows.get(key_of(group)) for group in findings.groups])
+    groups = sort_for_drawing(findings.groups, [rows.get(key_of(group)) for group in findings.groups])
     runs = []
     for place, group in enumerate(groups):
         name = " ".join(shared_value(group, axis) for axis in axes if shared_value(group, axis))
@@ -97,7 +98,7 @@ def summary_runs(findings: Findings) -> tuple[list[SummaryRun], str]:
     )
 
 
-def drawn_first(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict | None]) -> list[pd.DataFrame]:
+def sort_for_drawing(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict | None]) -> list[pd.DataFrame]:
     """Sort groups, the best first, so that each table's best, baseline and worst are among those that MLflow draws.
 
     Args:
@@ -107,18 +108,19 @@ def drawn_first(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict | None]) 
     places = range(len(groups))
     means = [float("-inf") if row is None else row.mean.value for row in rows]
     ranked = sorted(places, key=lambda place: -means[place])
-    judged = list[tuple[int, Verdict]]()
+    tables: dict[tuple[str, ...], list[int]] = {}  # table -> the places of its groups, the best first
+    baseline_of: dict[tuple[str, ...], int] = {}
     for place in ranked:
         row = rows[place]
         if row is not None:
-            judged.append((place, row))
-    tables = list(group_by(judged, lambda pair: pair[1].table_key).values())
-    chosen = [members[0][0] for members in tables]
-    for members in tables:
-        chosen += [place for place, row in members if row.verdict == "baseline"]
-    chosen += [members[-1][0] for members in tables]
-    drawn = list(dict.fromkeys([*chosen, *ranked]))[:DRAWN]
-    order = [place for place in ranked if place in drawn] + [place for place in ranked if place not in drawn]
+            tables.setdefault(row.table_key, []).append(place)
+            if row.verdict == "baseline":
+                baseline_of[row.table_key] = place
+    best = [members[0] for members in tables.values()]
+    baselines = [baseline_of[key] for key in tables if key in baseline_of]
+    worst = [members[-1] for members in tables.values()]
+    first = list(dict.fromkeys([*best, *baselines, *worst, *ranked]))[:DRAWN]
+    order = [place for place in ranked if place in first] + [place for place in ranked if place not in first]
     return [groups[place] for place in order]
 
 
@@ -148,8 +150,8 @@ def _values(group: pd.DataFrame, row: Verdict | None) -> Iterator[tuple[str, flo
             yield chart_name(key, score=key in result["metrics"]), float(np.mean(values))
     for key, values in by_name.items():
         chart = chart_name(key, score=True)
-        wanted = key == result["main_metric"] or chart.startswith("R")  # more would be told apart by no title
-        if len(values) > 1 and key in result["metrics"] and wanted:
+        has_title = key == result["main_metric"] or chart.startswith("R")  # more would be told apart by no title
+        if len(values) > 1 and key in result["metrics"] and has_title:
             yield f"sd/{chart.replace('/', ' ')}", float(np.std(values, ddof=1))
     yield chart_name("verdict/seeds"), float(len(group))
     if row is not None:

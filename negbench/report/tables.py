@@ -11,7 +11,7 @@ import pandas as pd
 from negbench.analysis.answer import warm_ups
 from negbench.analysis.columns import ABOUT, COLUMNS, GAP, NEGATIVES, READ_LEADER, constant, metric_column
 from negbench.analysis.findings import Findings
-from negbench.analysis.frame import StoredRun, shared_value
+from negbench.analysis.frame import StoredRun
 from negbench.analysis.leader import FOLDED, by_negatives, leader_tables, measured_tables, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame, settings_frame
 from negbench.analysis.stored_trials import read_chosen_settings
@@ -79,8 +79,10 @@ class Table:
     def blocks(self) -> pd.Series:
         """Number the rows' blocks in their order; rows of one have the same values of the columns `apart`."""
         keys = [name for name in self.apart if name in self.frame]
-        places = self.frame[keys].apply(lambda values: pd.factorize(values)[0])
-        return places.groupby(keys).ngroup() if keys else pd.Series(0, self.frame.index)
+        if not keys:
+            return pd.Series(0, self.frame.index)
+        codes = {name: pd.factorize(self.frame[name])[0] for name in keys}
+        return pd.DataFrame(codes, self.frame.index).groupby(keys).ngroup()
 
     @cached_property
     def bold(self) -> frozenset[tuple[int, str]]:
@@ -111,18 +113,23 @@ class Table:
     @property
     def visible_frame(self) -> pd.DataFrame:
         """The frame without folded and empty columns, and without data sets that points tell; their names are short."""
-        left = [*self.constant, *(name for name in self.frame if set(map(str, self.frame[name])) <= {"-", ""})]
+        hidden = list(self.constant)
+        for name in self.frame.columns:
+            if self.frame[name].astype(str).isin(["-", ""]).all():
+                hidden.append(name)
         if {"point", "dataset"} <= {*self.frame} and self.frame.groupby("point")["dataset"].nunique().max() == 1:
-            left.append("dataset")
-        shown = self.frame.drop(columns=left, errors="ignore")
-        return shown.replace({"dataset": shorten_names(shown["dataset"])}) if "dataset" in shown else shown
+            hidden.append("dataset")
+        frame = self.frame.drop(columns=hidden, errors="ignore")
+        if "dataset" in frame:
+            frame = frame.replace({"dataset": shorten_names(frame["dataset"])})
+        return frame
 
 
 def tables(findings: Findings) -> list[Table]:
     """Build all tables of a comparison, in the order of the terminal and of the page's sections."""
-    listed = [*_axis_tables(findings), *_dataset_tables(findings)]
-    listed += _test_tables([*findings.verdicts, *findings.gains])
-    return [say_start(table, findings.runs) for table in listed]
+    all_tables = [*_axis_tables(findings), *_dataset_tables(findings)]
+    all_tables += _test_tables([*findings.verdicts, *findings.gains])
+    return [say_start(table, findings.runs) for table in all_tables]
 
 
 def say_start(table: Table, runs: Sequence[StoredRun]) -> Table:
@@ -130,10 +137,12 @@ def say_start(table: Table, runs: Sequence[StoredRun]) -> Table:
 
     If all of these runs start alike, each such cell says it; the caption says it in any case.
     """
-    named = table.frame.astype(str).apply(lambda cells: cells.str.contains(_TAU_LEARNED)).to_numpy().any()
-    if not (named or LEARNED in set(table.frame.get("tau", ()))):
-        return table
     frame = table.frame
+    is_learned = LEARNED in set(frame.get("tau", ()))
+    for column in frame:
+        is_learned = is_learned or bool(frame[column].astype(str).str.contains(_TAU_LEARNED).any())
+    if not is_learned:
+        return table
     starts = starts_of(runs)
     if len(starts) == 1:
         frame = frame.replace(_TAU_LEARNED, f"tau={starts[0]}", regex=True)
@@ -156,11 +165,11 @@ def _axis_tables(findings: Findings) -> Iterator[Table]:
         frame = points_frame(findings.point_axes, findings.main_verdicts, findings.groups)
         folded = tuple(short_names(findings.point_axes))
         yield Table("points", title, frame, f"{text}point.", folded, section="best", caption=caption)
-    chosen = [picked for picked in read_chosen_settings(findings.document) if picked.setting.temperature is not None]
-    if chosen and findings.verdicts:
+    settings = [chosen for chosen in read_chosen_settings(findings.document) if chosen.setting.temperature is not None]
+    if settings and findings.verdicts:
         title = f"{metric} of every strategy at the common rate and temperature of its table, and at its own"
         text = "In brackets the ranks that the pairwise tests allow; then the difference from the baseline in points"
-        frame = settings_frame(by_negatives(findings.main_verdicts), chosen)
+        frame = settings_frame(by_negatives(findings.main_verdicts), settings)
         yield Table("settings", f"{title}; {READ_SIGNS}", frame, f"{text}.", FOLDED, section="leader")
     if findings.systems and findings.verdicts:
         title = f"{metric}: points against each system with its own negatives; {READ_SIGNS}"
@@ -188,7 +197,7 @@ def _dataset_tables(findings: Findings) -> Iterator[Table]:
         text += READ_LEADER["tested"]
     if any(verdict.baseline_asked for verdict in findings.verdicts):
         text += READ_LEADER["against"]
-    pivoted = bool(findings.point_axes or findings.systems)  # another table is the result
+    is_detail = bool(findings.point_axes or findings.systems)  # another table is the result
     for dataset, leader in leaders.items():
         where = dataset if len(leaders) > 1 else ""
         on = f" on {where}" if where else ""
@@ -197,16 +206,20 @@ def _dataset_tables(findings: Findings) -> Iterator[Table]:
         apart = TABLE_AXES if beside else (*TABLE_AXES, NEGATIVES.title)
         table = partial(Table, where=where, folded=FOLDED, apart=apart)
         title = f"Leader table{on}: {_units(rows)}"
-        shown = [cells for cells in findings.groups if dataset == shared_value(cells, "dataset")] or findings.groups
-        caption = temperatures_of(run for cells in shown for run in cells["stored"])
+        results = findings.results
+        results_there = results[results["dataset"] == dataset]
+        runs = (results if results_there.empty else results_there)["stored"]
         yield table(
-            "table", title, leader["quality"], text, best=best, section="leader", detail=pivoted, caption=caption
-        )
-        table = partial(table, section="behaviour", detail=True)
+            "table", title, leader["quality"], text,
+            best=best, section="leader", detail=is_detail, caption=temperatures_of(runs),
+        )  # fmt: skip
         for name, about in ABOUT.items():
             frame = leader[name]
             if len(frame):
-                yield table(name, about["title"] + on, frame, about["text"], numbers=numbers[name])
+                yield table(
+                    name, about["title"] + on, frame, about["text"],
+                    section="behaviour", detail=True, numbers=numbers[name],
+                )  # fmt: skip
 
 
 def _units(rows: Sequence[Verdict]) -> str:
@@ -239,19 +252,26 @@ def _test_tables(rows: Sequence[Verdict]) -> Iterator[Table]:
         )  # fmt: skip
 
 
-def files_of(listed: Sequence[Table]) -> dict[str, str]:
+def files_of(all_tables: Sequence[Table]) -> dict[str, str]:
     """Return file name -> content of all tables: one file for the tables of one name, in each of its forms."""
-    named = group_by(listed, lambda table: table.name).items()
-    return {f"{name}.{form}": _written(parts, form) for name, parts in named for form in _FORMS.get(name, ("csv",))}
+    texts = {}
+    for name, parts in group_by(all_tables, lambda table: table.name).items():
+        for form in _FORMS.get(name, ("csv",)):
+            texts[f"{name}.{form}"] = _file_text(parts, form)
+    return texts
 
 
-def _written(parts: Sequence[Table], form: str) -> str:
+def _file_text(parts: Sequence[Table], form: str) -> str:
+    """Return the content of the file of tables of one name, in one form."""
     if form == "csv":
         numbers = parts[0].numbers
         return csv_text(pd.concat([part.frame for part in parts]) if numbers is None else numbers)
     if form == "md":
-        headed = [f"### {part.where}\n\n" if part.where else "" for part in parts]
-        return "\n".join(head + markdown(part.frame) for head, part in zip(headed, parts, strict=True))
+        texts = []
+        for part in parts:
+            head = f"### {part.where}\n\n" if part.where else ""
+            texts.append(head + markdown(part.frame))
+        return "\n".join(texts)
     return "\n".join(paper_table(part, "latex") for part in parts)
 
 
@@ -291,8 +311,8 @@ def paper_table(table: Table, form: Paper, columns: Sequence[str] = (), epochs: 
     Raises:
         UnknownNameError: a column or a budget that the table lacks.
     """
-    _check_offered("--columns", columns, list(table.frame.columns))
-    _check_offered("--epochs", epochs, list(table.frame.get("epochs", [])))
+    _check_names("--columns", columns, list(table.frame.columns))
+    _check_names("--epochs", epochs, list(table.frame.get("epochs", [])))
     frame = table.frame
     if epochs:
         frame = frame[frame["epochs"].isin([str(budget) for budget in epochs])]
@@ -315,11 +335,11 @@ def paper_table(table: Table, form: Paper, columns: Sequence[str] = (), epochs: 
     return "\n".join(lines) + "\n"
 
 
-def _check_offered(flag: str, names: Sequence[object], offered: Sequence[str]) -> None:
-    """Raise UnknownNameError for the first of the names that a table does not offer."""
+def _check_names(flag: str, names: Sequence[object], valid_names: Sequence[str]) -> None:
+    """Raise UnknownNameError for the first of the names that is not a valid one."""
     for name in names:
-        if str(name) not in offered:
-            raise UnknownNameError(flag, str(name), list(dict.fromkeys(offered)))
+        if str(name) not in valid_names:
+            raise UnknownNameError(flag, str(name), list(dict.fromkeys(valid_names)))
 
 
 def _paper_texts(
@@ -345,7 +365,8 @@ def _paper_texts(
 
 def _paper_caption(table: Table, frame: pd.DataFrame, values: Sequence[str]) -> str:
     """Say what the values are, what is bold, and what all rows share."""
-    parts = table.title.partition(": ")[2].split("; ")
+    _, _, units = table.title.partition(": ")
+    parts = units.split("; ")
     about = [part for part in parts if GAP.title in values or GAP.title not in part]
     bold = {column for row, column in table.bold if row in frame.index}
     highest = [name for name in values if name in bold]
@@ -361,12 +382,15 @@ def _paper_caption(table: Table, frame: pd.DataFrame, values: Sequence[str]) -> 
 def _rule_between_blocks(lines: Sequence[str], blocks: Sequence[object]) -> list[str]:
     """Return the lines of a LaTeX table with a rule between rows of two blocks (one for each row)."""
     first = lines.index(r"\midrule") + 1
-    ruled = list(lines[:first])
-    for place, block in enumerate(blocks):
-        if place > 0 and block != blocks[place - 1]:
-            ruled.append(r"\midrule")
-        ruled.append(lines[first + place])
-    return ruled + list(lines[first + len(blocks) :])
+    end = first + len(blocks)
+    rows: list[str] = []
+    before = blocks[0] if blocks else None
+    for line, block in zip(lines[first:end], blocks, strict=True):
+        if block != before:
+            rows.append(r"\midrule")
+        rows.append(line)
+        before = block
+    return [*lines[:first], *rows, *lines[end:]]
 
 
 def _with_look(difference: str, words: str) -> str:

@@ -39,7 +39,7 @@ def zone_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Chart
     A panel holds one table's rows of one number of negatives. Batch strategies, which rank no corpus, have no point.
     """
     cells_of = {key_of(cells): cells for cells in groups}
-    found: dict[tuple[str, ...], list[_Rule]] = {}  # by number of negatives, then the table's values of its axes
+    rules_by_panel: dict[tuple[str, ...], list[_Rule]] = {}  # number of negatives, then the table's values of its axes
     for row in rows:
         cells = cells_of.get(group_key(vars(row)))
         if not row.main or row.against_baseline is None or cells is None:
@@ -50,20 +50,27 @@ def zone_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Chart
         config = config_of(cells)
         window = config.strategy.name == WINDOW
         rule = _Rule(row.strategy, row.baseline, row.against_baseline, rank, window)
-        found.setdefault((str(config.train.num_negatives), *row.table_key), []).append(rule)
-    panels = {key: rules for key, rules in found.items() if sum(rule.window for rule in rules) > 1}
-    if not panels:
+        rules_by_panel.setdefault((str(config.train.num_negatives), *row.table_key), []).append(rule)
+    keys = []
+    ends: list[float] = []
+    names = set()
+    for key, rules in rules_by_panel.items():
+        if sum(rule.window for rule in rules) > 1:
+            keys.append(key)
+            names |= {rule.baseline for rule in rules}
+            ends += [100 * rule.gain.low for rule in rules] + [100 * rule.gain.high for rule in rules]
+    if not keys:
         return None
-    every = [rule for rules in panels.values() for rule in rules]
-    ends = [100 * end for rule in every for end in (rule.gain.low, rule.gain.high)]
     metric = label_of(rows[0].metric)
-    baselines = join_names(sorted({rule.baseline for rule in every}))
+    baselines = join_names(sorted(names))
     ylabel = f"{metric}, points over {baselines}"
-    titles = _titles(list(panels))
-    drawn = [Panel(titles[key], partial(_draw, panels[key], ylabel, ends), 2.6) for key in sorted(panels, key=_order)]
+    titles = _titles(keys)
+    panels = []
+    for key in sorted(keys, key=_order):
+        panels.append(Panel(titles[key], partial(_draw, rules_by_panel[key], ylabel, ends), 2.6))
     level = 100 * (1 - rows[0].alpha)
     text = READ["zone"].format(metric=metric, baselines=baselines, level=level)
-    return Chart("zone", "Where in the ranking should negatives come from?", text, tuple(drawn), 2, direct=True)
+    return Chart("zone", "Where in the ranking should negatives come from?", text, tuple(panels), 2, direct=True)
 
 
 def _panel_labels(key: tuple[str, ...]) -> dict[str, str]:
@@ -73,21 +80,25 @@ def _panel_labels(key: tuple[str, ...]) -> dict[str, str]:
 
 def _order(key: tuple[str, ...]) -> tuple[int, int]:
     """Sort panels by the number of negatives, then by the training budget."""
-    named = _panel_labels(key)
-    return int(named["negatives"]), int(named["epochs"] or 0)
+    labels = _panel_labels(key)
+    return int(labels["negatives"]), int(labels["epochs"] or 0)
 
 
 def _titles(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
     """Return each panel's title: its number of negatives, and the values in which the panels differ."""
-    varied = [axis for axis in TABLE_AXES if len({_panel_labels(key)[axis] for key in keys}) > 1]
+    values_on_axes: dict[str, set[str]] = {axis: set() for axis in TABLE_AXES}
+    for key in keys:
+        labels = _panel_labels(key)
+        for axis in TABLE_AXES:
+            values_on_axes[axis].add(labels[axis])
     titles = {}
     for key in keys:
-        named = _panel_labels(key)
-        count = int(named["negatives"])
+        labels = _panel_labels(key)
+        count = int(labels["negatives"])
         parts = [f"{count} {plural(count, 'negative')} per query and step"]
-        for axis in varied:
-            if named[axis]:
-                parts.append(f"{named[axis]} epochs" if axis == "epochs" else named[axis])
+        for axis, values in values_on_axes.items():
+            if len(values) > 1 and labels[axis]:
+                parts.append(f"{labels[axis]} epochs" if axis == "epochs" else labels[axis])
         titles[key] = ", ".join(parts)
     return titles
 

@@ -15,7 +15,7 @@ from negbench.metrics.names import SHORT
 from negbench.mining.mined import SHARES
 from negbench.mining.regime import Regime
 from negbench.report import summaries
-from negbench.report.summaries import DRAWN, chart_name, drawn_first
+from negbench.report.summaries import DRAWN, chart_name, sort_for_drawing
 
 GROUPS_KINDS_CUTS = product(("", "dress/", "shirt/"), SHORT, (1, 10, 50))
 NAMES = [f"{group}{kind}{cut}" for group, kind, cut in GROUPS_KINDS_CUTS]
@@ -66,7 +66,7 @@ def test_the_best_the_baseline_and_the_worst_of_each_table_are_drawn(count, tabl
         rows.append(SimpleNamespace(mean=mean, verdict=verdict, table_key=(place % tables,)))
     if count == 30:
         rows[-1] = None  # was not judged
-    order = [int(group["place"].iloc[0]) for group in drawn_first(groups, rows)]
+    order = [int(group["place"].iloc[0]) for group in sort_for_drawing(groups, rows)]
     assert sorted(order) == list(range(count))
     means = {place: row.mean.value for place, row in enumerate(rows) if row is not None}
     for table in range(min(tables, count)):
