@@ -229,7 +229,8 @@ def eva_tower(state: State, pixels: Tensor, s: Sizes) -> Tensor:
         b = f"{p}blocks.{n}"
         y = norm(state, f"{b}.norm1", x, 1e-6) @ state[f"{b}.attn.qkv.weight"].float().T
         if f"{b}.attn.q_bias" in state:
-            q_bias, v_bias = state[f"{b}.attn.q_bias"], state[f"{b}.attn.v_bias"]
+            q_bias = state[f"{b}.attn.q_bias"]
+            v_bias = state[f"{b}.attn.v_bias"]
             y = y + torch.cat([q_bias, torch.zeros_like(q_bias), v_bias])
         else:
             y = y + state[f"{b}.attn.qkv.bias"]
@@ -277,7 +278,8 @@ def qformer(
     for n in range(s.layers):
         layer = f"Qformer.bert.encoder.layer.{n}"
         x = bert_attention(state, f"{layer}.attention", x, x, s.heads, mask)
-        first, rest = x[:, :query_length], x[:, query_length:]
+        first = x[:, :query_length]
+        rest = x[:, query_length:]
         if query_length and n % s.freq == 0:
             first = bert_attention(state, f"{layer}.crossattention", first, images, s.heads, None)
         x = torch.cat([feed_forward(state, layer, "_query", first), feed_forward(state, layer, "", rest)], 1)
@@ -356,8 +358,10 @@ class World:
 
     def __init__(self, lavis: Any, sizes: Sizes, state: State, model: Any) -> None:
         self.lavis, self.sizes, self.state, self.model = lavis, sizes, state, model
-        self.pixels, self.tokens = lavis.pixels(sizes), model.tokenize(CAPTIONS)
-        self.ids, self.mask = self.tokens["input_ids"], self.tokens["attention_mask"]
+        self.pixels = lavis.pixels(sizes)
+        self.tokens = model.tokenize(CAPTIONS)
+        self.ids = self.tokens["input_ids"]
+        self.mask = self.tokens["attention_mask"]
         with torch.no_grad():
             self.features = model.image_features(self.pixels)
             self.queries = model.queries(self.features, CAPTIONS)

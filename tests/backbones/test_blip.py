@@ -26,7 +26,9 @@ def world(lavis: Any) -> Any:
 
 
 def test_forward_equals_plain_tensors(world):
-    lavis, state, s = world.lavis, world.state, world.sizes
+    lavis = world.lavis
+    state = world.state
+    s = world.sizes
     features = lavis.blip_features(state, world.pixels, s)
     queries = lavis.blip_queries(state, features, world.ids, world.mask, s)
     candidates = F.normalize(lavis.linear(state, "vision_proj", features[:, :1]), dim=-1)
@@ -57,7 +59,8 @@ def test_transformers_folder(lavis, tmp_path, vision, text):
         fused = model(input_ids=ids, pixel_values=pixels, attention_mask=mask, use_itm_head=True)
         alone = model(input_ids=tokens["input_ids"], pixel_values=pixels, attention_mask=mask, use_itm_head=False)
         features = ours.image_features(pixels)
-        queries, candidates = ours.queries(features, tokens), ours.candidates(features)
+        queries = ours.queries(features, tokens)
+        candidates = ours.candidates(features)
         assert difference(features, fused.last_hidden_state) < 1e-5
         assert difference(queries, F.normalize(model.text_proj(fused.question_embeds[:, 0]), dim=-1)) < 1e-5
         assert difference(relevance(ours.text_queries(texts), candidates), alone.itm_score.T) < 1e-5
@@ -88,12 +91,14 @@ def test_a_folders_tokenizer_and_image_processor(subtests, lavis, tmp_path):
         (tmp_path / file).write_text(json.dumps(settings))
 
     lavis.hub("blip", tmp_path)
-    texts, hashes = ["RED dress", "caf\xe9, red"], set()
+    texts = ["RED dress", "caf\xe9, red"]
+    hashes = set()
     for spelling in ({}, {"do_lower_case": False}, {"strip_accents": False}):
         with subtests.test(spelling=spelling):
             write("tokenizer_config.json", tokenizer_class="BertTokenizer", **spelling)
             loaded = ours()
-            tokens, theirs = loaded.tokenize(texts), BertTokenizer.from_pretrained(tmp_path)(texts)
+            tokens = loaded.tokenize(texts)
+            theirs = BertTokenizer.from_pretrained(tmp_path)(texts)
             for ids, mask, wanted in zip(
                 *(tokens[key] for key in ("input_ids", "attention_mask")), theirs["input_ids"], strict=True
             ):

@@ -83,7 +83,8 @@ def oracle(shared_data: Path) -> dict[str, Any]:
 
 
 def oracle_model(oracle: dict[str, Any], files: str = "{0}/model.pth") -> Blip2:
-    weights, vocabulary = f"lavis:{files.format(oracle['folder'])}", str(oracle["folder"] / "vocab.txt")
+    weights = f"lavis:{files.format(oracle['folder'])}"
+    vocabulary = str(oracle["folder"] / "vocab.txt")
     return build(Blip2, weights=weights, config=oracle["config"], tokenizer=vocabulary)
 
 
@@ -91,7 +92,8 @@ def oracle_model(oracle: dict[str, Any], files: str = "{0}/model.pth") -> Blip2:
 @pytest.mark.parametrize("files", ["{0}/model.pth", "{0}/pretrained.pth,tower={0}/vit.pth"])
 def test_oracle_forward(oracle, files):
     model = oracle_model(oracle, files)
-    inputs, expected = oracle["inputs"], oracle["expected"]
+    inputs = oracle["inputs"]
+    expected = oracle["expected"]
     captions = [str(caption) for caption in inputs["captions"]]
     # preprocessing only normalises square pictures of the tower's size, so results agree from uint8 on
     pixels = torch.stack([model.preprocess(Image.fromarray(picture)) for picture in inputs["reference_u8"]])
@@ -130,7 +132,8 @@ def test_oracle_forward(oracle, files):
 def test_oracle_loss_and_gradients(oracle):
     """Loss and every stored gradient match the released model's training step without dropout."""
     model = oracle_model(oracle)
-    inputs, grads = oracle["inputs"], dict(oracle["grads"])
+    inputs = oracle["inputs"]
+    grads = dict(oracle["grads"])
     captions = [str(caption) for caption in inputs["captions"]]
     features = model.image_features(torch.from_numpy(inputs["target_pixels"]))
     queries = model.queries(model.image_features(torch.from_numpy(inputs["reference_pixels"])), captions)
@@ -153,7 +156,9 @@ def test_oracle_loss_and_gradients(oracle):
 
 
 def test_forward_equals_plain_tensors(world):
-    lavis, state, s = world.lavis, world.state, world.sizes
+    lavis = world.lavis
+    state = world.state
+    s = world.sizes
     with torch.no_grad():
         features = lavis.tower(state, world.pixels, s)
         queries = lavis.blip2_queries(state, features, world.ids, world.mask, s)
@@ -201,7 +206,8 @@ def test_a_folder_of_transformers(lavis, tmp_path, vision, text):
     pixels = torch.randn(1, 3, 28, 28, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         given = {"pixel_values": pixels, **{name: tokens[name] for name in ("input_ids", "attention_mask")}}
-        output, itm = theirs(**given), theirs(**given, use_image_text_matching_head=True)
+        output = theirs(**given)
+        itm = theirs(**given, use_image_text_matching_head=True)
         features = ours.image_features(pixels)
         scores = relevance(ours.text_queries(["red dress"]), ours.candidates(features))
         assert difference(ours.text_queries(tokens), output.text_embeds) < 1e-5
@@ -212,7 +218,8 @@ def test_a_folder_of_transformers(lavis, tmp_path, vision, text):
         query = F.normalize(theirs.text_projection(fused[:, :5]).mean(1), dim=-1)
         assert difference(ours.queries(features, tokens), query) < 1e-5
         # trap 7: stored features precede ln_vision; LAVIS's eps explains the remaining difference (trap 6)
-        towered, once = theirs.vision_model(pixels).last_hidden_state, ours.ln_vision(features)
+        towered = theirs.vision_model(pixels).last_hidden_state
+        once = ours.ln_vision(features)
         assert difference(once, towered) < 1e-4
         assert difference(features, towered) > 1e-1
     assert ours.ln_vision.eps == vision.get("layer_norm_eps", 1e-5)
@@ -338,7 +345,8 @@ def test_planning_reads_no_weights(lavis, monkeypatch, tmp_path):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
     sizes = lavis.Sizes()
     path = lavis.save(lavis.blip2_state(sizes))
-    weights, config = f"lavis:{path}", lavis.config(sizes)
+    weights = f"lavis:{path}"
+    config = lavis.config(sizes)
     tokenizer = str(path.parent)
 
     def refuse(*args: Any, **more: Any) -> Any:
@@ -384,7 +392,8 @@ def test_trap_05_vocabulary_size_is_the_tensors(lavis, sizes, subtests):
 
 
 def test_trap_06_layer_norm_eps(world):
-    model, eva = world.model, world.sizes.tower == "eva_clip_g"
+    model = world.model
+    eva = world.sizes.tower == "eva_clip_g"
     eps = {name: part.eps for name, part in model.named_modules() if isinstance(part, torch.nn.LayerNorm)}
     assert eps.pop("ln_vision") == 1e-5
     assert {e for name, e in eps.items() if name.startswith("vision_model.")} == {1e-6 if eva else 1e-5}
@@ -432,7 +441,8 @@ def test_trap_12_the_tower_computes_in_the_precision_of_the_run(world):
 
 def test_trap_13_surplus_of_a_tower_file(subtests, world):
     """Surplus keys of a whole tower (one block, a final norm, a head) are dropped; any other key is refused."""
-    lavis, s = world.lavis, world.sizes
+    lavis = world.lavis
+    s = world.sizes
     s.vit_layers += 1
     whole = lavis.tower_state(s)
     s.vit_layers -= 1

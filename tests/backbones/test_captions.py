@@ -40,7 +40,8 @@ def test_added_tokens_take_the_next_ids():
 
 def test_rows_are_padded_to_max_length_and_truncated_with_their_ends():
     batch = make_tokenizer((), ("[DEC]",), 6)(["red", "red " * 20, ""])
-    ids, mask = batch["input_ids"], batch["attention_mask"]
+    ids = batch["input_ids"]
+    mask = batch["attention_mask"]
     red = _captions.built_in_vocabulary()["red"]
     assert set(batch) == {"input_ids", "attention_mask"}
     assert ids.tolist() == [[2, red, 3, 0, 0, 0], [2, red, red, red, red, 3], [2, 3, 0, 0, 0, 0]]

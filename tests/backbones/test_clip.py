@@ -102,7 +102,8 @@ def test_scores_are_those_of_open_clips_encoders(tmp_path, activation, projectio
 
     file = tensors(tmp_path / "clip.pt", weights())
     options = {"model": "ViT-Toy", "weights": str(file), "activation": activation, "frozen": frozen}
-    clip, plain = build(Clip, **options, projection=projection), build(Clip, **options)
+    clip = build(Clip, **options, projection=projection)
+    plain = build(Clip, **options)
     theirs = create_model(TWO[0], pretrained=str(file), force_quick_gelu=activation == "quick_gelu").eval()
     sides = (clip.project_image, clip.project_text) if projection else ()
     with torch.no_grad():
@@ -155,7 +156,8 @@ def test_every_published_format_gives_the_same_scores(tmp_path):
         "beside": {"weights": str(inside), "model": None},
         "hub": {"weights": f"hf-hub:toys/whole@{COMMIT}", "model": None},
     }
-    scores, identities = {}, {}
+    scores = {}
+    identities = {}
     for name, options in named.items():
         clip = build(Clip, **{"model": "ViT-Toy", **options})
         with torch.no_grad():

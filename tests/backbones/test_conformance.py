@@ -91,7 +91,8 @@ class TestPrecomputed(Registered):
     @pytest.fixture(scope="class")
     @classmethod
     def options(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-        numbers, tmp_path = np.random.default_rng(0), tmp_path_factory.mktemp("vectors")
+        numbers = np.random.default_rng(0)
+        tmp_path = tmp_path_factory.mktemp("vectors")
         np.savez(tmp_path / "i.npz", ids=cls.image_ids, features=numbers.normal(size=(4, 2, 6)).astype(np.float32))
         np.savez(tmp_path / "t.npz", texts=cls.texts, features=numbers.normal(size=(4, 5)).astype(np.float32))
         return {"images": str(tmp_path / "i.npz"), "texts": str(tmp_path / "t.npz"), "dim": 8}

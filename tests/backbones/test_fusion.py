@@ -52,8 +52,10 @@ def test_gated_is_the_formula():
     image, text = _inputs(5, 5)
     for x, y, got in zip(image, text, fusion(image, text), strict=True):
         z = torch.cat([x, y, x * y, x - y])
-        weight, bias = fusion.linear.weight, fusion.linear.bias
-        h, g = F.gelu(weight[:DIM] @ z + bias[:DIM]), torch.sigmoid(weight[DIM:] @ z + bias[DIM:])
+        weight = fusion.linear.weight
+        bias = fusion.linear.bias
+        h = F.gelu(weight[:DIM] @ z + bias[:DIM])
+        g = torch.sigmoid(weight[DIM:] @ z + bias[DIM:])
         torch.testing.assert_close(got, F.normalize(g * h + (1 - g) * x, dim=0))
 
 
@@ -94,7 +96,8 @@ def test_unit_has_the_bits_of_autograd(shape, turned, monkeypatch):
     if turned:
         weight = weight.transpose(0, -1).contiguous().transpose(0, -1)
     rows, plain = (start.clone().requires_grad_() for _ in range(2))
-    made, want = unit(rows), plain / torch.linalg.vector_norm(plain, dim=-1, keepdim=True).clamp_min(1e-12)
+    made = unit(rows)
+    want = plain / torch.linalg.vector_norm(plain, dim=-1, keepdim=True).clamp_min(1e-12)
     for part in (made, want):
         part.backward(weight)
     assert torch.equal(made, want)

@@ -16,7 +16,8 @@ def test_hash_is_over_name_type_shape_and_bytes():
 
 
 def test_order_layout_and_gradients_do_not_matter():
-    one, two = ("a", torch.arange(6.0).reshape(2, 3)), ("b", torch.ones((), dtype=torch.bfloat16))
+    one = ("a", torch.arange(6.0).reshape(2, 3))
+    two = ("b", torch.ones((), dtype=torch.bfloat16))
     strided = ("a", one[1].T.contiguous().T.requires_grad_())
     assert tensors_sha256([one, two]) == tensors_sha256([two, strided])
 

@@ -98,7 +98,8 @@ def test_droppable_keys_may_be_missing(family):
     droppable = LAYOUTS[family.name].droppable
     bare = {name: tensor for name, tensor in family.state.items() if not droppable.fullmatch(name)}
     assert len(bare) < len(family.state)
-    whole, without = family.load_state(family.state), family.load_state(bare)
+    whole = family.load_state(family.state)
+    without = family.load_state(bare)
     assert torch.equal(family.scores(whole), family.scores(without))
     assert whole.identity.details["keys_left_out"] == len(family.state) - len(bare)
 
@@ -280,7 +281,8 @@ def test_pickles_are_refused_and_not_executed(family, capfd, subtests):
 @pytest.mark.parametrize("tower", ["eva_clip_g", "clip_vit_L"])
 def test_one_tower_exactly(lavis, tower, subtests):
     s = lavis.Sizes(tower=tower)
-    whole, own = lavis.save(lavis.blip2_state(s)), lavis.save(lavis.qformer_state(s), "own.pth")
+    whole = lavis.save(lavis.blip2_state(s))
+    own = lavis.save(lavis.qformer_state(s), "own.pth")
     vit = lavis.save(lavis.tower_state(s), "vit.pth")
     for weights, more, message in (
         (own, {}, r"own\.pth has no visual_encoder: .*tower=FILE"),
@@ -347,7 +349,8 @@ ADVICE = Advice("blip2", "org/default", "FILES")
 
 
 def test_parse_weights(tmp_path):
-    model, tower = tmp_path / "a,b.pth", tmp_path / "vit.pth"
+    model = tmp_path / "a,b.pth"
+    tower = tmp_path / "vit.pth"
     for path in (model, tower):
         path.touch()
     assert parse_weights(f"lavis:{model}", ADVICE) == Source("lavis", model)

@@ -25,7 +25,8 @@ def by_hand(image: Image.Image, size: int, ratio: float | None) -> torch.Tensor:
     width, height = image.size
     if ratio is not None and max(width, height) / min(width, height) >= ratio:
         side = max(width, height) / ratio
-        left, top = max(int((side - width) / 2), 0), max(int((side - height) / 2), 0)
+        left = max(int((side - width) / 2), 0)
+        top = max(int((side - height) / 2), 0)
         canvas = Image.new(image.mode, (width + 2 * left, height + 2 * top), 0)
         if image.mode == "P":
             canvas.putpalette(image.getpalette())
@@ -33,7 +34,8 @@ def by_hand(image: Image.Image, size: int, ratio: float | None) -> torch.Tensor:
         image, (width, height) = canvas, canvas.size
     new = (size, int(size * height / width)) if width <= height else (int(size * width / height), size)
     image = image.resize(new, Image.Resampling.BICUBIC)
-    left, top = round((new[0] - size) / 2), round((new[1] - size) / 2)
+    left = round((new[0] - size) / 2)
+    top = round((new[1] - size) / 2)
     pixels = np.asarray(image.crop((left, top, left + size, top + size)).convert("RGB"), dtype=np.float64) / 255
     return torch.from_numpy(((pixels - CLIP_MEAN) / CLIP_STD).transpose(2, 0, 1))
 

@@ -43,7 +43,9 @@ def _tiny(**options: object) -> Tiny:
 @cache
 def _garments(count: int = 300) -> tuple[Tensor, list[str], list[str]]:
     """Return new preprocessed pictures, descriptions and colours from a random stream that no other code uses."""
-    pixels, texts, colours = [], [], []
+    pixels = []
+    texts = []
+    colours = []
     for index in range(count):
         stream = Stream(7, "test of tiny", index)
         attributes = sample_attributes(stream, CATEGORIES[index % 3])
@@ -77,7 +79,8 @@ def test_texts_of_any_length():
 
 
 def test_what_is_trained_starts_alike_for_all_encoders():
-    one, two = build(Tiny, seed=3), build(Tiny, seed=3, weights="random")
+    one = build(Tiny, seed=3)
+    two = build(Tiny, seed=3, weights="random")
     for name, parameter in one.named_parameters():
         if parameter.requires_grad:
             assert torch.equal(parameter, two.get_parameter(name)), name

@@ -41,7 +41,8 @@ def test_an_image_is_its_attributes_and_noise_of_its_own():
 
 def test_features_are_a_function_of_the_id(monkeypatch):
     monkeypatch.setattr("negbench.backbones.vectors._AT_A_TIME", 2)
-    whole, alone = features((*TWINS, OTHER)), features((OTHER,))
+    whole = features((*TWINS, OTHER))
+    alone = features((OTHER,))
     assert torch.equal(whole[2], alone[0])
     assert torch.equal(features(seed=5), features(seed=0))
     assert not torch.equal(features(world=5), features())

@@ -39,7 +39,8 @@ def tuned(toy_root: Path) -> OpenRun:
 def sets(vector_sets: list[str]) -> list[str]:
     """`--set` values of a run with a guide, of two epochs of two steps each and a refresh between them."""
     by_key = dict(text.split("=", 1) for text in vector_sets)
-    images, texts = (by_key[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
+    images = by_key["backbone.images"].strip("'")
+    texts = by_key["backbone.texts"].strip("'")
     data = [text for text in vector_sets if text.startswith(("dataset", "backbone"))]
     steps = ("train.lr=0.003", "train.epochs=2", "train.batch_size=24", "schedule.refresh_epochs=[1]")
     return [*data, *steps, f'mining.guide="precomputed:images={images}:texts={texts}"']

@@ -23,7 +23,7 @@ def manifest() -> dict[str, Any]:
     return {"hash": HASH, "config": {}}
 
 
-def holder(runs: str, pipe: Connection, finishes: bool) -> None:
+def hold_claim(runs: str, pipe: Connection, finishes: bool) -> None:
     with claim_folder(Path(runs), NAME, HASH, manifest) as (folder, step):
         pipe.send((folder.run_id, step))
         pipe.recv()
@@ -36,7 +36,7 @@ def holder(runs: str, pipe: Connection, finishes: bool) -> None:
 @pytest.mark.parametrize("finishes", [True, False])
 def test_the_second_waits_for_the_first(tmp_path, finishes):
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=holder, args=(str(tmp_path), theirs, finishes))
+    process = multiprocessing.get_context("fork").Process(target=hold_claim, args=(str(tmp_path), theirs, finishes))
     process.start()
     assert ours.recv() == (NAME, "anew")
     with pytest.raises(RunError, match="by another process"), RunFolder(tmp_path / NAME).lock():

@@ -66,20 +66,27 @@ def tables(opened: OpenRun) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def gallery(opened: OpenRun, row: int) -> list[int]:
+    """Return the columns of the gallery that holds a query's target."""
     dataset = opened.scene.train.dataset
-    return next(g.tolist() for g in dataset.groups.values() if int(dataset.target_columns[row]) in g.tolist())
+    target = int(dataset.target_columns[row])
+    for columns in dataset.groups.values():
+        if target in columns.tolist():
+            return columns.tolist()
+    raise AssertionError(f"no gallery holds column {target}")
 
 
 @pytest.mark.parametrize("k", [None, 3])
 def test_the_bank_is_the_gallery_in_one_softmax(opened, k):
     scores, _, targets = tables(opened)
     result = step(objective_of(opened, "bank", "info-nce", k=k))
-    want, count = 0.0, 0
+    want = 0.0
+    count = 0
     for row in ROWS.tolist():
-        own = int(targets[row])
-        others = sorted((c for c in gallery(opened, row) if c != own), key=lambda c: -float(scores[row, c]))[:k]
-        count += len(others)
-        want -= float(scores[row, [own, *others]].log_softmax(0)[0]) / len(ROWS)
+        target = int(targets[row])
+        others = [column for column in gallery(opened, row) if column != target]
+        hardest = sorted(others, key=lambda column: -float(scores[row, column]))[:k]
+        count += len(hardest)
+        want -= float(scores[row, [target, *hardest]].log_softmax(0)[0]) / len(ROWS)
     assert result.negatives == count
     assert float(result.loss) == pytest.approx(want, abs=1e-5)
     assert batch_statistics([result.pools])[0][1]["pool_size"] == (k or 19)
@@ -87,38 +94,43 @@ def test_the_bank_is_the_gallery_in_one_softmax(opened, k):
 
 def test_no_gradient_flows_through_a_bank(opened):
     """Images get gradients as targets of the batch only; the images of the bank are constants."""
-    seen = list[Tensor]()
+    embeddings: list[Tensor] = []
     real = opened.backbone.candidates
 
-    def watched(features: Tensor) -> Tensor:
+    def note_candidates(features: Tensor) -> Tensor:
         embedded = real(features).detach().requires_grad_(torch.is_grad_enabled())
-        seen.append(embedded)
+        embeddings.append(embedded)
         return embedded
 
-    opened.backbone.candidates = watched
+    opened.backbone.candidates = note_candidates
     objective = objective_of(opened, "bank", "info-nce")
     objective(batch_of(opened.scene)).loss.backward()
-    assert [tokens.grad is not None for tokens in seen] == [True, False]
+    of_batch, of_bank = embeddings
+    assert of_batch.grad is not None
+    assert of_bank.grad is None
 
 
 def test_a_queue_holds_the_last_targets_as_they_were(opened):
     """The second loss is that of its batch plus that against the queue of both batches, by loops."""
     scores, _, targets = tables(opened)
     objective = objective_of(opened, "xbm", "info-nce", queue=8)
-    first, second = ROWS, torch.tensor([3, 20, 35, 44, 26])
-    step(objective, first)
+    second = torch.tensor([3, 20, 35, 44, 26])
+    step(objective, ROWS)
     with torch.no_grad():  # queued embeddings do not follow the model
         objective.memory.tokens.mul_(0.5)
     result = step(objective, second)
-    queue = [(int(targets[row]), factor) for rows, factor in ((first, 0.5), (second, 1.0)) for row in rows][-8:]
-    want, count = 0.0, 0
+    queue = [(int(targets[row]), 0.5) for row in ROWS]
+    queue += [(int(targets[row]), 1.0) for row in second]
+    queue = queue[-8:]
+    want = 0.0
+    count = 0
     for row in second.tolist():
-        own = int(targets[row])
-        members = [scores[row, int(targets[r])] for r in second.tolist() if int(targets[r]) != own]
-        banked = [scores[row, c] * factor for c, factor in queue if c != own]
-        count += len(members) + len(banked)
-        for part in (members, banked):
-            want -= float(torch.stack([scores[row, own], *part]).log_softmax(0)[0]) / 5
+        target = int(targets[row])
+        of_batch = [scores[row, int(targets[r])] for r in second.tolist() if int(targets[r]) != target]
+        of_queue = [scores[row, column] * factor for column, factor in queue if column != target]
+        count += len(of_batch) + len(of_queue)
+        for negatives in (of_batch, of_queue):
+            want -= float(torch.stack([scores[row, target], *negatives]).log_softmax(0)[0]) / 5
     assert result.negatives == count
     assert float(result.loss) == pytest.approx(want, abs=1e-5)
     assert objective.memory.columns.tolist() == [c for c, _ in queue]
@@ -129,33 +141,34 @@ def test_planes_and_filters_reach_a_bank(subtests, opened):
     """`mining.max_target` drops images too similar to the target, in the bank as in the batch, by loops."""
     _, images, targets = tables(opened)
     mining = opened.config.mining.model_copy(update={"max_target": 0.1})
-    for name, banked in (("bank", True), ("xbm", False)):
-        with subtests.test(name=name, banked=banked):
-            result = step(
-                Objective(
-                    TrainingCalls(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene, mining
-                )
-            )
+    in_batch = [int(targets[row]) for row in ROWS.tolist()]
+    calls = TrainingCalls(opened.backbone, 0)
+    for name in ("bank", "xbm"):
+        with subtests.test(name=name):
+            objective = Objective(calls, make_strategy(name), make_loss("info-nce"), opened.scene, mining)
             count = 0
-            for row in ROWS.tolist():
-                own = int(targets[row])
-                members = [int(targets[r]) for r in ROWS.tolist()]
-                columns = gallery(opened, row) if banked else members * 2
-                count += sum(c != own and float(images[own] @ images[c]) <= 0.1 for c in columns)
-            assert result.negatives == count
+            for row, target in zip(ROWS.tolist(), in_batch, strict=True):
+                # the queue holds the batch itself in its first step
+                columns = gallery(opened, row) if name == "bank" else in_batch * 2
+                for column in columns:
+                    count += column != target and float(images[target] @ images[column]) <= 0.1
+            assert step(objective).negatives == count
 
 
 def test_what_a_bank_holds_is_no_candidate_again(opened):
     """With the whole corpus in the bank, margin-kl over the corpus equals margin-kl over a batch of one gallery."""
-    corpus, batch = (
-        float(step(objective_of(opened, "bank", make_loss("margin-kl", kl_over=over)), torch.tensor([0, 7, 12])).loss)
-        for over in ("corpus", "batch")
-    )
-    assert corpus == pytest.approx(batch, abs=1e-6)
+    rows = torch.tensor([0, 7, 12])
+    corpus = step(objective_of(opened, "bank", make_loss("margin-kl", kl_over="corpus")), rows)
+    batch = step(objective_of(opened, "bank", make_loss("margin-kl", kl_over="batch")), rows)
+    assert float(corpus.loss) == pytest.approx(float(batch.loss), abs=1e-6)
 
 
-REMEMBERING = [("in-batch:1>xbm:queue=20", "in-batch"), ("mochi+top-k:k=5:queue=20", "in-batch+top-k:k=5")]
-REMEMBERING += [("no-duplicates:2>ngame", ""), ("ngame+top-k:top_k_k=5", "")]
+REMEMBERING = [  # each with the strategy without its queue
+    ("in-batch:1>xbm:queue=20", "in-batch"),
+    ("mochi+top-k:k=5:queue=20", "in-batch+top-k:k=5"),
+    ("no-duplicates:2>ngame", ""),
+    ("ngame+top-k:top_k_k=5", ""),
+]
 
 
 @pytest.mark.parametrize(("name", "plain"), REMEMBERING)
@@ -163,9 +176,11 @@ def test_queues_and_orders_are_resumed_to_the_bit(name, plain, vector_sets, tmp_
     config = config_of(vector_sets, name)
     whole = run(config, tmp_path / "whole")
     again = run_config(config, interrupted(config, tmp_path / "halves", 2))
-    left, right = whole.folder.weights(), again.folder.weights()
-    assert left.keys() == right.keys()
-    assert all(torch.equal(left[name], right[name]) for name in left)
+    weights = whole.folder.weights()
+    weights_again = again.folder.weights()
+    assert weights.keys() == weights_again.keys()
+    for weight_name, weight in weights.items():
+        assert torch.equal(weight, weights_again[weight_name]), weight_name
     assert whole.folder.metrics() == again.folder.metrics()
     if plain:
         without = run(config_of(vector_sets, plain), tmp_path / "plain")
@@ -173,49 +188,65 @@ def test_queues_and_orders_are_resumed_to_the_bit(name, plain, vector_sets, tmp_
         assert sum("mining/hardness" in point for point in without.folder.metrics()) == (2 if "+" in name else 4)
 
 
+def mix_by_hand(query: Tensor, images: Tensor, seed: int) -> list[Tensor]:
+    """Return the four mixtures of two hard images each, and the two of the query with an image, before their norm."""
+    numbers = uniform(torch.tensor(seed), torch.arange(4 * 3 + 2 * 2)).tolist()
+    firsts, seconds, shares = numbers[:4], numbers[4:8], numbers[8:12]
+    query_shares, partners = numbers[12:14], numbers[14:]
+
+    def image(number: float) -> Tensor:
+        return images[int(number * len(images))]
+
+    mixtures = []
+    for first, second, share in zip(firsts, seconds, shares, strict=True):
+        mixtures.append(share * image(first) + (1 - share) * image(second))
+    for share, partner in zip(query_shares, partners, strict=True):
+        mixtures.append(share / 2 * query + (1 - share / 2) * image(partner))
+    return mixtures
+
+
 def test_mixed_negatives_stand_in_the_softmax_of_the_bank(subtests, opened):
     """The loss of `mochi` equals loops over the same random numbers; its mixtures carry no gradients."""
     objective = objective_of(opened, "mochi", "info-nce", **MIXED)
-    given = list[BankStep]()
+    steps: list[BankStep] = []
     seed = torch.arange(5) * 7919
     strategy = objective.strategy
 
     class Watched(type(strategy)):
         def synthetic(self, step: BankStep) -> tuple[Tensor, Tensor]:
-            given.append(step)
-            mixtures: tuple[Tensor, Tensor] = super().synthetic(step)
-            assert not any(one.requires_grad for one in (mixtures[0], step.queries, step.images))
-            return mixtures
+            steps.append(step)
+            tokens, mask = super().synthetic(step)
+            assert not tokens.requires_grad
+            assert not step.queries.requires_grad
+            assert not step.images.requires_grad
+            return tokens, mask
 
     objective.use_strategy(Watched(**dataclasses.asdict(strategy)))
     batch = batch_of(opened.scene, seed=seed)
     result = objective(batch)
     scores, _, targets = tables(opened)
-    (shown,) = given
-    query, images, temperature = shown.queries, shown.images, float(opened.backbone.temperature.detach())
+    (bank,) = steps
+    temperature = float(opened.backbone.temperature.detach())
     columns = targets[ROWS].tolist()
-    want, count = 0.0, 0
+    want = 0.0
+    count = 0
+    pool_sizes = []
     for i, row in enumerate(ROWS.tolist()):
-        own = columns[i]
-        others = [j for j, column in enumerate(columns) if column != own]
-        hard = sorted(sorted(others, key=lambda j: -float(scores[row, columns[j]]))[:3])
-        u = uniform(seed[i], torch.arange(4 * 3 + 2 * 2)).tolist()
-        first, second, a, b = u[:4], u[4:8], u[8:12], u[12:14]
-        mixed = [
-            a[k] * images[hard[int(first[k] * len(hard))]] + (1 - a[k]) * images[hard[int(second[k] * len(hard))]]
-            for k in range(4)
-        ]
-        mixed += [b[k] / 2 * query[i] + (1 - b[k] / 2) * images[hard[int(u[14 + k] * len(hard))]] for k in range(2)]
+        target = columns[i]
+        others = [j for j, column in enumerate(columns) if column != target]
+        hardest = sorted(sorted(others, key=lambda j: -float(scores[row, columns[j]]))[:3])
+        query = bank.queries[i]
         negatives = [float(scores[row, columns[j]]) for j in others]
-        # mixed token by token; the best token counts
-        negatives += [float((normalize(h, dim=-1) @ query[i]).max()) / temperature for h in mixed]
+        for mixture in mix_by_hand(query, bank.images[hardest], int(seed[i])):
+            # mixed token by token; the best token counts
+            negatives.append(float((normalize(mixture, dim=-1) @ query).max()) / temperature)
         count += len(negatives)
-        want -= float(torch.tensor([float(scores[row, own]), *negatives]).log_softmax(0)[0]) / len(ROWS)
+        pool_sizes.append(len(others))
+        want -= float(torch.tensor([float(scores[row, target]), *negatives]).log_softmax(0)[0]) / len(ROWS)
     assert result.negatives == count
     assert float(result.loss.detach()) == pytest.approx(want, abs=1e-5)
-    assert batch_statistics([result.pools])[0][1]["pool_size"] == pytest.approx(
-        sum(c != o for o in columns for c in columns) / 5
-    )
+    ((_, statistics),) = batch_statistics([result.pools])
+    assert statistics["pool_size"] == pytest.approx(sum(pool_sizes) / 5)
     result.loss.backward()
     for other in (seed, seed + 1):
         with subtests.test(other=other):
@@ -226,14 +257,12 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(subtests, opened):
 @pytest.mark.parametrize("over", ["batch", "corpus"])
 def test_candidates_beside_mixed_negatives(opened, over):
     """Synthetic negatives are no images and remove none of margin-kl's candidates."""
-    given = []
-    for mixed in (0, 9):
-        loss = make_loss("margin-kl", kl_over=over)
-        objective = objective_of(opened, "mochi", loss, **{**MIXED, "pairs": mixed, "with_query": mixed})
-        given.append(objective._batch_scores(batch_of(opened.scene, seed=ROWS)))
-    plain, beside = given
-    assert beside.slots["bank"].scores.shape[1] == plain.slots["bank"].scores.shape[1] + 18
-    assert torch.equal(plain.extras.mask, beside.extras.mask)
+    loss = make_loss("margin-kl", kl_over=over)
+    batch = batch_of(opened.scene, seed=ROWS)
+    plain = objective_of(opened, "mochi", loss, **{**MIXED, "pairs": 0, "with_query": 0})._batch_scores(batch)
+    mixed = objective_of(opened, "mochi", loss, **{**MIXED, "pairs": 9, "with_query": 9})._batch_scores(batch)
+    assert mixed.slots["bank"].scores.shape[1] == plain.slots["bank"].scores.shape[1] + 18
+    assert torch.equal(plain.extras.mask, mixed.extras.mask)
 
 
 def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened):
@@ -241,8 +270,8 @@ def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened):
 
     class Longer(type(objective.strategy)):
         def synthetic(self, step: BankStep) -> tuple[Tensor, Tensor]:
-            tokens, there = super().synthetic(step)
-            return 2 * tokens, there
+            tokens, mask = super().synthetic(step)
+            return 2 * tokens, mask
 
     objective.use_strategy(Longer(**dataclasses.asdict(objective.strategy)))
     with pytest.raises(NegbenchError, match=r"^Longer\.synthetic must return finite tokens of unit norm"):

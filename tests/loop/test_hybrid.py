@@ -90,8 +90,8 @@ def dataset(rows: Sequence[tuple[str | None, str, str | None, float, float]] = R
     return Triplets(card, "train", queries, images, groups, "content")
 
 
-def members(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS) -> Members:
-    picked = [chosen[n] for n in rows]
+def members(rows: Sequence[int], slots: Sequence[Slot], data: Any = ROWS) -> Members:
+    picked = [data[n] for n in rows]
     return Members(
         inputs=QueryInputs(
             rows=torch.tensor(list(rows)),
@@ -113,50 +113,48 @@ def info_nce(positive: float, negatives: list[float], tau: float = TAU) -> float
     return -math.log(top / (top + sum(math.exp(n / tau) for n in negatives)))
 
 
-def tcm(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS, *, joint: bool = False) -> float:
+def degrees(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
+def tcm(rows: Sequence[int], slots: Sequence[Slot], data: Any = ROWS, *, joint: bool = False) -> float:
     """Compute TCM by loops over the corrupted triples with another text, where all texts are known."""
     values: dict[str, list[float]] = {}
     for i in rows:
-        if chosen[i][0] is None or chosen[i][2] is None:
+        first, turn, last = map(degrees, data[i][:3])
+        if first is None or turn is None or last is None:
             continue
-        first, turn, last = float(chosen[i][0]), float(chosen[i][1]), float(chosen[i][2])
-        negatives: dict[str, list[float]] = {}
+        negatives: dict[str, list[float]] = {slot: [] for slot in slots}
         for j in rows:
-            other_first, other_last = chosen[j][0], chosen[j][2]
-            if "reference" in slots and other_first is not None and float(other_first) != first:
-                negatives.setdefault("reference", []).append(cos(float(other_first) + turn, last))
+            other_first, other_turn, other_last = map(degrees, data[j][:3])
+            if "reference" in slots and other_first not in (None, first):
+                negatives["reference"].append(cos(other_first + turn, last))
             if "modification" in slots and j != i:
-                negatives.setdefault("modification", []).append(cos(first + float(chosen[j][1]), last))
-            if "target" in slots and other_last is not None and float(other_last) != last:
-                negatives.setdefault("target", []).append(cos(first + turn, float(other_last)))
-            if "query" in slots and None not in (other_first, other_last) and float(other_last) != last:
-                negatives.setdefault("query", []).append(cos(float(other_first) + float(chosen[j][1]), last))
-        if joint and negatives:
+                negatives["modification"].append(cos(first + other_turn, last))
+            if "target" in slots and other_last not in (None, last):
+                negatives["target"].append(cos(first + turn, other_last))
+            if "query" in slots and other_first is not None and other_last not in (None, last):
+                negatives["query"].append(cos(other_first + other_turn, last))
+        if joint:
             negatives = {"all": list(itertools.chain(*negatives.values()))}
+        negatives = {slot: cosines for slot, cosines in negatives.items() if cosines}
         for slot, cosines in negatives.items():
             values.setdefault(slot, []).append(info_nce(cos(first + turn, last), cosines))
     return sum(sum(losses) / len(losses) for losses in values.values())
 
 
-def match(rows: Sequence[int], text: int, image: int, chosen: Any = ROWS) -> float:
-    """Compute RITM (columns 0 and 3) or TITM (2 and 4), both directions, over pairs of different texts."""
-    ways = []
-    for to_image in (True, False):
-        values = []
-        for i in rows:
-            if chosen[i][text] is None:
-                continue
-            others = [j for j in rows if chosen[j][text] is not None and chosen[j][text] != chosen[i][text]]
-            scores = [
-                cos(float(chosen[i][text]), chosen[j][image])
-                if to_image
-                else cos(float(chosen[j][text]), chosen[i][image])
-                for j in others
-            ]
-            if scores:
-                values.append(info_nce(cos(float(chosen[i][text]), chosen[i][image]), scores))
-        ways.append(sum(values) / len(values))
-    return sum(ways)
+def match(pairs: list[tuple[str | None, float]]) -> float:
+    """Compute RITM or TITM of texts and their images, both directions, over pairs of different texts."""
+    known_texts = [(float(text), image) for text, image in pairs if text is not None]
+    to_image = []
+    to_text = []
+    for text, image in known_texts:
+        others = [(other, other_image) for other, other_image in known_texts if other != text]
+        if others:
+            positive = cos(text, image)
+            to_image.append(info_nce(positive, [cos(text, other_image) for _, other_image in others]))
+            to_text.append(info_nce(positive, [cos(other, image) for other, _ in others]))
+    return sum(to_image) / len(to_image) + sum(to_text) / len(to_text)
 
 
 def backbones(term: str) -> Tensor:
@@ -164,9 +162,9 @@ def backbones(term: str) -> Tensor:
     return torch.tensor(TAU)
 
 
-def terms_of(config: HybridConfig, slots: Sequence[Slot], chosen: Any = ROWS) -> HybridTerms:
+def terms_of(config: HybridConfig, slots: Sequence[Slot], data: Any = ROWS) -> HybridTerms:
     strategy = make_strategy({("target",): "in-batch", BOTH: "in-batch-both"}.get(tuple(slots), "hycole"))
-    return HybridTerms(config, TrainingCalls(Plane(), 0), make_loss("info-nce"), dataset(chosen), strategy)
+    return HybridTerms(config, TrainingCalls(Plane(), 0), make_loss("info-nce"), dataset(data), strategy)
 
 
 ALL: tuple[Slot, ...] = ("reference", "modification", "target")
@@ -182,26 +180,27 @@ def test_terms_are_those_worked_out_by_loops(subtests, slots, alpha, beta, how):
     terms = terms_of(HybridConfig.model_validate({"alpha": alpha, "beta": beta, "slots": how}), slots, data)
     for rows in ([0, 1, 2, 3], [2, 0], [3, 1, 2], [0, 1, 2, 3, 4, 5, 6]):
         with subtests.test(rows=rows):
-            texts = match(rows, 0, 3, data) + match(rows, 2, 4, data)
-            wanted = alpha * tcm(rows, slots, data, joint=how == "joint") + beta * texts
-            assert float(terms(members(rows, slots, data), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
+            references = [(data[row][0], data[row][3]) for row in rows]
+            targets = [(data[row][2], data[row][4]) for row in rows]
+            want = alpha * tcm(rows, slots, data, joint=how == "joint") + beta * (match(references) + match(targets))
+            assert float(terms(members(rows, slots, data), backbones).detach()) == pytest.approx(want, rel=1e-5)
     assert float(terms(members([4, 6], slots, data), backbones).detach()) == 0.0  # no query has a partner
 
 
 def test_each_term_has_its_temperature():
     """Eq. 5 by hand over rows 0 and 2, with a temperature for each of the three terms."""
-    own = {"tcm": 0.2, "ritm": 0.4, "titm": 0.8}
-    wanted = 0.0
+    temperatures = {"tcm": 0.2, "ritm": 0.4, "titm": 0.8}
+    want = 0.0
     for term, texts, images in (("ritm", (0, 80), (5, 75)), ("titm", (30, 110), (28, 100))):
         for i, j in ((0, 1), (1, 0)):
             positive = cos(texts[i], images[i])
-            wanted += 0.1 * info_nce(positive, [cos(texts[i], images[j])], own[term]) / 2
-            wanted += 0.1 * info_nce(positive, [cos(texts[j], images[i])], own[term]) / 2
+            want += 0.1 * info_nce(positive, [cos(texts[i], images[j])], temperatures[term]) / 2
+            want += 0.1 * info_nce(positive, [cos(texts[j], images[i])], temperatures[term]) / 2
     for composed, last, other in ((20, 30, 110), (100, 110, 30)):
-        wanted += 0.4 * info_nce(cos(composed, last), [cos(composed, other)], own["tcm"]) / 2
+        want += 0.4 * info_nce(cos(composed, last), [cos(composed, other)], temperatures["tcm"]) / 2
     terms = terms_of(HybridConfig(alpha=0.4, beta=0.1), ("target",))
-    loss = terms(members([0, 2], ("target",)), lambda term: torch.tensor(own[term]))
-    assert float(loss.detach()) == pytest.approx(wanted, rel=1e-5)
+    loss = terms(members([0, 2], ("target",)), lambda term: torch.tensor(temperatures[term]))
+    assert float(loss.detach()) == pytest.approx(want, rel=1e-5)
 
 
 @pytest.mark.parametrize("k", [2, 60])
@@ -213,30 +212,34 @@ def test_all_triples_of_texts_are_mined_by_the_strategy(k):
     terms = HybridTerms(
         HybridConfig(alpha=1.0), TrainingCalls(Plane(), 0), make_loss("info-nce"), dataset(rows), strategy
     )
-    allowed = torch.tensor([[[a != c for c in everyone] for _ in everyone] for a in everyone])
-    turns = [row[1] for row in rows]
-    others = torch.tensor([[a != b for b in turns] for a in turns])
-    batch = dataclasses.replace(members(everyone, (), rows), allowed={"modification": others, "triple": allowed})
-    own = {(first, turn, last) for first, turn, last, _, _ in rows}
+    others = ~torch.eye(len(rows), dtype=torch.bool)
+    allowed = others[:, None].expand(-1, len(rows), -1)  # a query's own target is no negative of its reference
+    turns = [turn for _, turn, _, _, _ in rows]
+    other_turns = torch.tensor([[a != b for b in turns] for a in turns])
+    batch = dataclasses.replace(members(everyone, (), rows), allowed={"modification": other_turns, "triple": allowed})
+    triples = {(first, turn, last) for first, turn, last, _, _ in rows}
     cosines = []
-    for a, b, c in itertools.product(everyone, repeat=3):
-        first, last = rows[a][0], rows[c][2]
-        if a != c and first is not None and last is not None and (first, turns[b], last) not in own:
-            cosines.append(cos(float(first) + float(turns[b]), float(last)))
+    for (a, reference), turn, (c, target) in itertools.product(enumerate(rows), turns, enumerate(rows)):
+        first = reference[0]
+        last = target[2]
+        if a != c and first is not None and last is not None and (first, turn, last) not in triples:
+            cosines.append(cos(float(first) + float(turn), float(last)))
     assert len(cosines) > k
     hardest = sorted(cosines, reverse=True)[:k]
-    complete = [n for n in everyone if None not in rows[n]]
-    positive = [cos(float(rows[n][0] or 0) + float(rows[n][1]), float(rows[n][2] or 0)) for n in complete]
-    wanted = sum(info_nce(p, hardest) for p in positive) / len(positive)
-    assert float(terms(batch, backbones).detach()) == pytest.approx(wanted, rel=1e-5)
+    losses = []
+    for first, turn, last, _, _ in rows:
+        if first is not None and last is not None:
+            losses.append(info_nce(cos(float(first) + float(turn), float(last)), hardest))
+    assert float(terms(batch, backbones).detach()) == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
 # --- temperatures --------------------------------------------------------------------------------------------------
 
 
 def test_who_has_a_temperature_of_its_own(subtests):
-    loss, fixed = make_loss("info-nce"), make_loss("info-nce", tau=0.1)
-    for config, wanted in (
+    loss = make_loss("info-nce")
+    fixed = make_loss("info-nce", tau=0.1)
+    for config, terms in (
         ({}, ()),
         ({"temperature": "own"}, ("icm",)),
         ({"alpha": 0.4}, ("icm", "tcm")),
@@ -245,9 +248,8 @@ def test_who_has_a_temperature_of_its_own(subtests):
         ({"alpha": 0.4, "beta": 0.1, "temperature": "backbone"}, ()),
     ):
         with subtests.test(config=config):
-            own = LossScalars.of(HybridConfig.model_validate(config), loss).temperatures()
-            assert set(own) == set(wanted)
-            assert list(own.values()) == pytest.approx([math.exp(-1)] * len(wanted))
+            temperatures = LossScalars.of(HybridConfig.model_validate(config), loss).temperatures()
+            assert temperatures == pytest.approx(dict.fromkeys(terms, math.exp(-1)))
             if config.get("temperature") != "own":
                 assert not LossScalars.of(HybridConfig.model_validate(config), fixed).temperatures()
     with pytest.raises(OptionError, match=r"^hybrid\.temperature = 'own', but loss\.tau = 0\.1 fixes"):
@@ -255,12 +257,12 @@ def test_who_has_a_temperature_of_its_own(subtests):
 
 
 def test_a_temperature_at_its_bound_can_rise_again():
-    own = LossScalars(("icm",))
+    scalars = LossScalars(("icm",))
     with torch.no_grad():
-        own.log["icm"].fill_(-20.0)
-    assert float(own("icm").detach()) == pytest.approx(0.01)
-    own("icm").backward()
-    assert own.log["icm"].grad.item() == pytest.approx(math.exp(-20))
+        scalars.log["icm"].fill_(-20.0)
+    assert float(scalars("icm").detach()) == pytest.approx(0.01)
+    scalars("icm").backward()
+    assert scalars.log["icm"].grad.item() == pytest.approx(math.exp(-20))
 
 
 # --- mistakes ------------------------------------------------------------------------------------------------------
@@ -315,26 +317,28 @@ def test_weights_of_zero_are_exactly_the_plain_loss(cell, strategy):
 @pytest.mark.parametrize(("strategy", "slots"), [("hycole", ALL), ("qure", ("target",))])
 def test_a_step_adds_the_terms_of_its_own_texts(cell, strategy, slots):
     """A step adds the terms of its own rows, whose values the tests above work out by loops."""
-    rows, backbone, train = torch.tensor([3, 40, 11, 25, 6]), cell.backbone, cell.scene.train
+    rows = torch.tensor([3, 40, 11, 25, 6])
+    backbone = cell.backbone
+    train = cell.scene.train
     config = HybridConfig(alpha=0.4, beta=0.1)
     terms = HybridTerms(
         config, TrainingCalls(backbone, 0), make_loss("info-nce"), train.dataset, make_strategy(strategy)
     )
-    columns = (train.references[rows], train.images[train.dataset.target_columns[rows]])
     queries = [train.dataset.queries[row] for row in rows.tolist()]
-    apart = {
-        slot: torch.tensor([[getattr(a, name) != getattr(b, name) for b in queries] for a in queries])
-        for slot, name in {"target": "target", "reference": "reference", "modification": "text"}.items()
-        if slot in slots
-    }
+    names = {"target": "target", "reference": "reference", "modification": "text"}
+    apart = {}
+    for slot in slots:
+        values = [getattr(query, names[slot]) for query in queries]
+        apart[slot] = torch.tensor([[one != other for other in values] for one in values])
     with torch.no_grad():
-        reference, target = (cell.scene.features(backbone, part) for part in columns)
+        reference = cell.scene.features(backbone, train.references[rows])
+        target = cell.scene.features(backbone, train.images[train.dataset.target_columns[rows]])
         tokens = backbone.tokenize([query.text for query in queries])
         inputs = QueryInputs(rows, train.references[rows], reference, tokens)
         members = Members(inputs, backbone.candidates(target), apart)
-        wanted = terms(members, lambda term: backbone.temperature)
+        want = terms(members, lambda term: backbone.temperature)
         difference = step(cell, strategy, config) - step(cell, strategy, None)
-    torch.testing.assert_close(difference, wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(difference, want, atol=1e-5, rtol=1e-5)
 
 
 REACHED = [

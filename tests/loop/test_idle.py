@@ -26,15 +26,15 @@ def idle(*sets: str, rules: str = "qure", **flags: Any) -> list[str]:
     """Check a comparison of these strategies."""
     rows = []
     for name in rules.split(","):
-        given = load_config(flags={"strategy": {"name": name}, **flags}, sets=(*SMALL, *sets))
-        rows.append((name, given, resolve(given)))
+        config = load_config(flags={"strategy": {"name": name}, **flags}, sets=(*SMALL, *sets))
+        rows.append((name, config, resolve(config)))
     return check_idle(rows, sets, DATA)
 
 
 def test_what_no_row_can_use_is_refused(subtests, mistakes):
-    for given, message in mistakes["idle"].items():
-        with subtests.test(given=given):
-            setting, rules = given.split()
+    for case, message in mistakes["idle"].items():
+        with subtests.test(case):
+            setting, rules = case.split()
             with pytest.raises(OptionError) as caught:
                 idle(setting, rules=rules)
             assert message in str(caught.value)
@@ -59,12 +59,12 @@ def test_a_comparison_names_the_rows_in_one_remark():
 
 
 def test_run_study_and_audit_refuse(tmp_path, mistakes, subtests):
-    asked = Run(runs_dir=tmp_path, tracking_uri="none")
+    options = Run(runs_dir=tmp_path, tracking_uri="none")
     for text, message in mistakes["idle-run"].items():
         with subtests.test(text=text):
             setting, rule = text.split()
             with pytest.raises(OptionError, match=message):
-                api.run(strategy=rule, sets=(*SMALL, setting), options=asked)
+                api.run(strategy=rule, sets=(*SMALL, setting), options=options)
     with pytest.raises(OptionError, match=r"schedule\.n_def does nothing for qure: schedule\.refresh_epochs overrides"):
         idle("schedule.n_def=3", "schedule.refresh_epochs=[2,4]")
     with pytest.raises(OptionError, match="exclude_subset does nothing for a trial"):
@@ -76,35 +76,39 @@ def test_only_what_excludes_a_further_image_counts(subtests, tmp_path, vector_se
     (file,) = (text.split("'")[1] for text in vector_sets if text.startswith("dataset.file="))
     rows = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
     images = [row["target"] for row in rows if row["split"] == "train"]
-    for relevant, refused in (([], True), ([images[0]], True), (images[:2], False)):
-        with subtests.test(refused=refused):
-            own = tmp_path / "t.jsonl"
+    own_file = tmp_path / "t.jsonl"
+    for relevant, idle_settings in (
+        ([], ["mining.exclude_relevant"]),
+        ([images[0]], ["mining.exclude_relevant"]),
+        (images[:2], []),
+    ):
+        with subtests.test(relevant=len(relevant)):
             first = next(row for row in rows if row["split"] == "train")
             lines = [{**row, "relevant": relevant if row is first else []} for row in rows]
-            own.write_text("".join(f"{json.dumps(row)}\n" for row in lines), encoding="utf-8")
-            sets = [*vector_sets, f"dataset.file='{own}'", "mining.exclude_relevant=true"]
-            given = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
-            found = idle_exclusions(given.mining, DATA.dataset(resolve(given).dataset, "train", images=False))
-            assert [setting for setting, _ in found] == ["mining.exclude_relevant"] * refused
+            own_file.write_text("".join(f"{json.dumps(row)}\n" for row in lines), encoding="utf-8")
+            sets = [*vector_sets, f"dataset.file='{own_file}'", "mining.exclude_relevant=true"]
+            config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
+            dataset = DATA.dataset(resolve(config).dataset, "train", images=False)
+            assert [setting for setting, _ in idle_exclusions(config.mining, dataset)] == idle_settings
     with pytest.raises(OptionError, match="exclude_subset: no query of triplets train has a group"):
-        audit(dataset=f"{own}", strategies="all-corpus", sets=(*vector_sets[2:], "mining.exclude_subset=true"))
+        audit(dataset=f"{own_file}", strategies="all-corpus", sets=(*vector_sets[2:], "mining.exclude_subset=true"))
 
 
 def test_a_run_says_what_its_data_lack_before_what_does_nothing(monkeypatch):
-    def lacking(*_: Any) -> Any:
+    def miss_images(*_: Any) -> Any:
         raise DataError("images are missing")
 
     run = Run(strategy="qure", sets=(*SMALL, "schedule.warmup=8"))
     with pytest.raises(OptionError, match="a warm-up of 8 epochs leaves none of 8"):
         api.plan_of(run)
-    monkeypatch.setattr("negbench.loop.runs.plan_run", lacking)
+    monkeypatch.setattr("negbench.loop.runs.plan_run", miss_images)
     with pytest.raises(DataError, match="missing"):
         api.plan_of(run)
 
 
 def test_one_run_of_one_epoch_is_a_smoke_test(monkeypatch):
     """Its pools stay the whole corpus: a remark for one run; a comparison of such runs is refused."""
-    lines = list[str]()
+    lines: list[str] = []
     monkeypatch.setattr("negbench.api.notes", lines.extend)
     assert api.plan_of(Run(strategy="qure", sets=(*SMALL, "train.epochs=1"))).hash
     assert lines == [
@@ -119,6 +123,6 @@ def test_a_query_that_lists_its_own_reference_is_remarked(tmp_path, excluded, ef
     row = {"reference": "a", "text": "t", "target": "b", "split": "val"}
     rows = [{**row, "relevant": ["a", "c"]}, {**row, "text": "u", "relevant": ["c"]}]
     file = tmp_path / "t.jsonl"
-    file.write_text("".join(f"{json.dumps(each)}\n" for each in rows), encoding="utf-8")
-    own = api.load_dataset("triplets", file=file, split="val", images=False, exclude_reference=excluded == "true")
-    assert f"1 val queries list their own reference as relevant: it is {effect}" in own.remarks
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    data = api.load_dataset("triplets", file=file, split="val", images=False, exclude_reference=excluded == "true")
+    assert f"1 val queries list their own reference as relevant: it is {effect}" in data.remarks

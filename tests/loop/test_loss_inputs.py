@@ -22,34 +22,35 @@ EXCLUDE = "mining.exclude_relevant=true"
 
 
 def opened(sets: list[str], strategy: str, loss: str, *more: str) -> OpenRun:
-    made = untrained(config_of(sets, strategy, *more, loss={"name": loss}))
-    made.backbone.eval()
-    return made
+    opened_run = untrained(config_of(sets, strategy, *more, loss={"name": loss}))
+    opened_run.backbone.eval()
+    return opened_run
 
 
-def step(made: OpenRun, drawn: Tensor | None) -> StepResult:
-    config, scene = made.config, made.scene
+def step(opened_run: OpenRun, drawn: Tensor | None) -> StepResult:
+    config = opened_run.config
+    scene = opened_run.scene
     loss = make_loss(config.loss.name, **config.loss.options)
-    planes = offline_planes(loss.reads, config, scene, made.display)
+    planes = offline_planes(loss.reads, config, scene, opened_run.display)
     strategy = make_strategy(config.strategy.name, **config.strategy.options)
-    objective = Objective(TrainingCalls(made.backbone, 0), strategy, loss, scene, config.mining, offline=planes)
+    objective = Objective(TrainingCalls(opened_run.backbone, 0), strategy, loss, scene, config.mining, offline=planes)
     with torch.no_grad():
         return objective(Batch(ROWS, drawn, {key: value[ROWS] for key, value in scene.train.tokens.items()}))
 
 
-def scores_of(made: OpenRun) -> Tensor:
+def scores_of(opened_run: OpenRun) -> Tensor:
     """[4, N], before the temperature."""
     with torch.no_grad():
-        embeddings = evaluation.embed(made.backbone, made.scene, made.scene.train)
+        embeddings = evaluation.embed(opened_run.backbone, opened_run.scene, opened_run.scene.train)
     return relevance(embeddings.queries[ROWS], embeddings.candidates).detach()
 
 
-def negatives_of(made: OpenRun, row: int, drawn: Tensor | None, *, batch: bool) -> list[int]:
+def negatives_of(opened_run: OpenRun, row: int, drawn: Tensor | None, *, batch: bool) -> list[int]:
     """The columns of a query's negatives: its draws, and the batch's other targets that it may have."""
-    data = made.scene.train.dataset
+    data = opened_run.scene.train.dataset
     target = int(data.target_columns[ROWS[row]])
     assert data.answers is not None
-    excluded = set(data.answers.row(int(ROWS[row])).tolist()) if made.config.mining.exclude_relevant else set()
+    excluded = set(data.answers.row(int(ROWS[row])).tolist()) if opened_run.config.mining.exclude_relevant else set()
     columns = [] if drawn is None else drawn[row].tolist()
     if batch:
         targets = data.target_columns[ROWS].tolist()
@@ -62,8 +63,10 @@ UNIONS = [("in-batch", False), ("qure", True), ("in-batch+qure", True)]
 
 @pytest.mark.parametrize(("strategy", "mined"), UNIONS)
 def test_every_known_relevant_image_is_a_positive(vector_sets, strategy, mined):
-    made = opened(vector_sets, strategy, "multi-positive", EXCLUDE)
-    data, scores, tau = made.scene.train.dataset, scores_of(made), made.backbone.temperature.item()
+    opened_run = opened(vector_sets, strategy, "multi-positive", EXCLUDE)
+    data = opened_run.scene.train.dataset
+    scores = scores_of(opened_run)
+    tau = opened_run.backbone.temperature.item()
     assert data.answers is not None
     drawn = DRAWN if mined else None
     losses = []
@@ -71,40 +74,42 @@ def test_every_known_relevant_image_is_a_positive(vector_sets, strategy, mined):
     for i, query in enumerate(ROWS.tolist()):
         positives = {int(data.target_columns[query]), *data.answers.row(query).tolist()}
         several += len(positives) > 1
-        negatives = negatives_of(made, i, drawn, batch="in-batch" in strategy)
+        negatives = negatives_of(opened_run, i, drawn, batch="in-batch" in strategy)
         terms = [math.exp(float(scores[i, column]) / tau) for column in (*positives, *negatives)]
         logs = [float(scores[i, column]) / tau - math.log(sum(terms)) for column in positives]
         losses.append(-sum(logs) / len(logs))
     assert several
-    assert float(step(made, drawn).loss) == pytest.approx(sum(losses) / len(losses), abs=2e-4)
+    assert float(step(opened_run, drawn).loss) == pytest.approx(sum(losses) / len(losses), abs=2e-4)
 
 
 @pytest.mark.parametrize(("strategy", "mined"), [*UNIONS, ("in-batch+qure:shared=true", True), ("xbm", False)])
 def test_the_guide_scores_target_and_negatives(sets, strategy, mined):
     """Of other weights than the model; `xbm`'s queue, a slot of its own, holds the batch itself in its first step."""
-    made = opened(sets, strategy, "guide-kl", "loss.guide_tau=0.2")
+    opened_run = opened(sets, strategy, "guide-kl", "loss.guide_tau=0.2")
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for weight in made.backbone.parameters():
+        for weight in opened_run.backbone.parameters():
             if weight.ndim:
                 weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
-    data, scores, tau = made.scene.train.dataset, scores_of(made), made.backbone.temperature.item()
+    data = opened_run.scene.train.dataset
+    scores = scores_of(opened_run)
+    tau = opened_run.backbone.temperature.item()
     drawn = DRAWN if mined else None
-    plane = offline_planes(("guide",), made.config, made.scene, made.display)["guide"]
+    plane = offline_planes(("guide",), opened_run.config, opened_run.scene, opened_run.display)["guide"]
     guide = plane.block(ROWS, torch.arange(len(data.images)))
     losses = []
     for i in range(len(ROWS)):
         target = int(data.target_columns[ROWS[i]])
-        columns = [target, *negatives_of(made, i, drawn, batch=strategy != "qure")]
+        columns = [target, *negatives_of(opened_run, i, drawn, batch=strategy != "qure")]
         if "shared" in strategy:
-            theirs = [column for j in range(4) if j != i for column in DRAWN[j].tolist()]
-            columns += [column for column in theirs if column != target]
-        wanted = (guide[i, columns] / 0.2).log_softmax(0)
-        own = (scores[i, columns] / tau).log_softmax(0)
-        losses.append(float((wanted.exp() * (wanted - own)).sum()))
+            others = torch.cat([DRAWN[:i], DRAWN[i + 1 :]]).flatten().tolist()
+            columns += [column for column in others if column != target]
+        labels = (guide[i, columns] / 0.2).log_softmax(0)
+        predicted = (scores[i, columns] / tau).log_softmax(0)
+        losses.append(float((labels.exp() * (labels - predicted)).sum()))
     assert max(losses) > 0.01
     slots = 2 if strategy == "xbm" else 1
-    assert float(step(made, drawn).loss) == pytest.approx(slots * sum(losses) / len(losses), abs=2e-4)
+    assert float(step(opened_run, drawn).loss) == pytest.approx(slots * sum(losses) / len(losses), abs=2e-4)
 
 
 REFUSED = [
@@ -125,6 +130,6 @@ def test_what_a_loss_cannot_get_is_refused(sets, strategy, loss, more, message):
 
 def test_a_run_follows_its_guide(sets, tmp_path):
     result = run(config_of(sets, "in-batch+qure", loss={"name": "guide-kl"}), tmp_path)
-    assert not any("mining.guide" in remark for remark in result.details["remarks"])
+    assert [remark for remark in result.details["remarks"] if "mining.guide" in remark] == []
     losses = [point["train/loss"] for point in result.folder.metrics() if "train/loss" in point]
     assert len(losses) == 2

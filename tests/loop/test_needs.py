@@ -60,10 +60,12 @@ def test_what_is_told_is_what_a_run_then_holds(vector_sets, tmp_path, interrupte
     bench = interrupted(run.config, tmp_path, 5)
     pools = next(tmp_path.glob("*/pools-*.bits")).stat().st_size - 128  # the header of a npy file
     folder = run_config(run.config, bench).folder
-    drawn = [folder.table(name)["negatives"].map(len).to_numpy() for name in ("mining-00", "mining-01")]
-    assert [each.tolist() for each in drawn] == [[2 * 3] * 48, [3 * 3] * 48]
-    assert memory["drawn negatives"].bytes == drawn[1].sum() * needs._DRAWN_BYTES
-    assert disk["tables of mined negatives"].bytes == (drawn[0].sum() + drawn[1].sum()) * needs._DRAWN_DISK
+    first = folder.table("mining-00")["negatives"].map(len)
+    second = folder.table("mining-01")["negatives"].map(len)
+    assert first.tolist() == [2 * 3] * 48
+    assert second.tolist() == [3 * 3] * 48
+    assert memory["drawn negatives"].bytes == second.sum() * needs._DRAWN_BYTES
+    assert disk["tables of mined negatives"].bytes == (first.sum() + second.sum()) * needs._DRAWN_DISK
     assert disk["pools"].bytes == needs._KEPT_POOLS * 48 * -(-len(run.scene.train.dataset.images) // 8)
     assert pools * needs._KEPT_POOLS <= disk["pools"].bytes
 
@@ -71,17 +73,18 @@ def test_what_is_told_is_what_a_run_then_holds(vector_sets, tmp_path, interrupte
 def test_what_a_step_holds(vector_sets):
     """Estimates for a step by hand: [B, 2 + K] images, scores of the batch, candidates of bank and corpus."""
     run = opened(vector_sets, "train.num_negatives=5")
-    held = by_name(needs.step_needs(run))
+    drawn = by_name(needs.step_needs(run))
     features = run.scene.source(torch.zeros(1, dtype=torch.int64)).numel()
-    assert held["images of a step"].bytes == 16 * (1 + 1 + 5) * features * 4
-    assert held["scores of a batch"].bytes == 0
+    assert drawn["images of a step"].bytes == 16 * (1 + 1 + 5) * features * 4
+    assert drawn["scores of a batch"].bytes == 0
     batch = by_name(needs.step_needs(opened(vector_sets, "train.batch_size=4096", strategy="in-batch")))
     square = ((48, "queries"), (48, "members of the batch"))  # all 48 train queries
     assert batch["scores of a batch"].factors[:2] == square
     crossed = by_name(needs.step_needs(opened(vector_sets, strategy="hycole")))
     assert crossed["scores of a batch"].bytes == 16 * 16 * 8 * 4
-    corpus, queue = held["candidates"].factors[0], by_name(needs.step_needs(opened(vector_sets, strategy="xbm")))
-    assert queue["candidates"].factors[0][0] > corpus[0]
+    corpus, _ = drawn["candidates"].factors[0]
+    queue, _ = by_name(needs.step_needs(opened(vector_sets, strategy="xbm")))["candidates"].factors[0]
+    assert queue > corpus
 
 
 @pytest.mark.parametrize(
@@ -94,8 +97,8 @@ def test_what_a_step_holds(vector_sets):
 def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, run_command, more, message):
     started = time.monotonic()
     sets = flags_of([*vector_sets, *more])
-    told = run_command("run", "--strategy", "qure", *sets, "--runs-dir", tmp_path, "--tracking-uri", "none", code=2).err
-    assert re.fullmatch(f".*{message}.*\n", told)
+    command = ["run", "--strategy", "qure", *sets, "--runs-dir", tmp_path, "--tracking-uri", "none"]
+    assert re.fullmatch(f".*{message}.*\n", run_command(*command, code=2).err)
     assert time.monotonic() - started < 60
     assert not list(tmp_path.glob("*/config.json"))
 

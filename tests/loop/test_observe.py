@@ -27,7 +27,7 @@ from tests.runs import config_of, flags_of, run
 FIELDS = list(Regime.__dataclass_fields__)
 
 
-CARDED = [
+CARD_EPOCHS = [
     ("qure", (), {0, 2, 4, 6, 8, 10}),
     ("in-batch", (), {0, 2, 4, 6, 8, 10}),
     ("all-corpus", (), {0, 2, 4, 6, 8, 10}),
@@ -40,7 +40,7 @@ CARDED = [
 ]
 
 
-@pytest.mark.parametrize(("strategy", "more", "want"), CARDED)
+@pytest.mark.parametrize(("strategy", "more", "want"), CARD_EPOCHS)
 def test_runs_of_one_length_are_looked_at_in_the_same_epochs(strategy, more, want):
     config = resolve(config_of([], strategy, "train.epochs=12", *more))
     phases = phases_of(make_strategy(config.strategy.name, **config.strategy.options), config)
@@ -48,32 +48,35 @@ def test_runs_of_one_length_are_looked_at_in_the_same_epochs(strategy, more, wan
 
 
 def test_runs_share_what_is_observed_before_their_first_step(vector_sets, tmp_path, monkeypatch):
-    taken = list[str]()
+    calls: list[str] = []
     for name in ("regime", "curves.score_curves", "evaluation.one_modality_ranks", "evaluation.rank_judged"):
         home = f"negbench.loop.observe.{name}"
         real = pkgutil.resolve_name(home)
 
-        def slowly(*given: Any, real: Any = real, name: str = name) -> Any:
-            taken.append(name)
+        def call_slowly(*arguments: Any, real: Any = real, name: str = name) -> Any:
+            calls.append(name)
             time.sleep(0.1)
-            return real(*given)
+            return real(*arguments)
 
-        monkeypatch.setattr(home, slowly)
+        monkeypatch.setattr(home, call_slowly)
 
-    def of(strategy: str, context: RunContext, *more: str) -> tuple[dict[str, Any], Counter[str]]:
-        taken.clear()
-        return run_config(config_of(vector_sets, strategy, *more), context).folder.result, Counter(taken)
+    def compute(strategy: str, context: RunContext, *more: str) -> tuple[dict[str, Any], Counter[str]]:
+        """Return a run's result, and how often each function was called."""
+        calls.clear()
+        result = run_config(config_of(vector_sets, strategy, *more), context).folder.result
+        return result, Counter(calls)
 
-    alone, whole = of("in-batch", RunContext.open(tmp_path / "alone", "none"))
+    alone, whole = compute("in-batch", RunContext.open(tmp_path / "alone", "none"))
     context = RunContext.open(tmp_path / "beside", "none")
-    of("qure", context)
-    beside, rest = of("in-batch", context)
+    compute("qure", context)
+    beside, rest = compute("in-batch", context)
     assert whole - rest == dict.fromkeys(whole, 1)
     assert beside["seconds"].keys() == alone["seconds"].keys()
     assert beside["seconds"]["evaluate"] > 4 * 0.1  # what the first run took counts for both
     for name in ("metrics", "mistakes", "baselines", "regime", "regime_by_refresh"):
         assert beside[name] == alone[name], name
-    assert of("in-batch", context, "mining.exclude_relevant=true")[1] == whole  # another setting, another card
+    _, of_another_setting = compute("in-batch", context, "mining.exclude_relevant=true")
+    assert of_another_setting == whole  # another setting, another card
 
 
 @pytest.mark.parametrize("strategy", ["qure", "in-batch"])
@@ -92,29 +95,33 @@ def test_the_cards_are_of_the_model_as_it_is(strategy, vector_sets, tmp_path):
     points = [point for point in finished.folder.metrics() if "regime/images" in point]
     assert [point["epoch"] for point in points] == [*epochs, 4]
     for point, card in zip(points, [*result["regime_by_refresh"], result["regime"]], strict=True):
-        assert {name: point.get(f"regime/{name}") for name in FIELDS} == {name: card[name] for name in FIELDS}, (
-            f"epoch {point['epoch']}"
-        )
+        want = {f"regime/{name}": card[name] for name in FIELDS}
+        assert {name: point.get(name) for name in want} == want, f"epoch {point['epoch']}"
+    want = {f"regime_end/{name}": result["regime"][name] for name in FIELDS}
     at_end = final_values(result)
-    assert {name: at_end[f"regime_end/{name}"] for name in FIELDS} == {name: result["regime"][name] for name in FIELDS}
+    assert {name: at_end[name] for name in want} == want
     ranks = {card["target_rank_median"] for card in result["regime_by_refresh"]}
     assert len(ranks | {result["regime"]["target_rank_median"]}) > 1
 
 
 def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(vector_sets, tmp_path):
-    every, some = (run(config_of(vector_sets, "in-batch", f"eval.every={n}"), tmp_path).folder.result for n in (1, 2))
-    cards = [[*result["regime_by_refresh"], result["regime"]] for result in (every, some)]
-    assert cards[0] == cards[1]
-    assert len({card["recall_val"] for card in cards[0]}) > 1
-    assert all(card["fit_gap"] == card["recall_train"] - card["recall_val"] for card in cards[0])
+    def cards_of(every: int) -> list[dict[str, float]]:
+        result = run(config_of(vector_sets, "in-batch", f"eval.every={every}"), tmp_path).folder.result
+        return [*result["regime_by_refresh"], result["regime"]]
+
+    cards = cards_of(1)
+    assert cards_of(2) == cards
+    assert len({card["recall_val"] for card in cards}) > 1
+    for card in cards:
+        assert card["fit_gap"] == card["recall_train"] - card["recall_val"], f"epoch {card['epoch']}"
 
 
 # --- remarks on made-up states: each appears when it should and not a step earlier ------------------------------------
 
 
 def remarks(vector_sets: list[str], loss: str = "bradley-terry", **state: Any) -> list[str]:
-    config, made = resolve(config_of(vector_sets, "qure")), registry.make("losses", loss)
-    return remarks_of(config, made, State(**state), queries=100)
+    config = resolve(config_of(vector_sets, "qure"))
+    return remarks_of(config, registry.make("losses", loss), State(**state), queries=100)
 
 
 def losses(*values: float) -> list[dict[str, float]]:
@@ -142,10 +149,8 @@ def test_fallbacks_stale_pools_and_ties(subtests, vector_sets):
     ]
     for kind in ("fallback_below", "fallback_any"):  # the other kind counts 0
         with subtests.test(kind=kind):
-            assert [len(remarks(vector_sets, behaviour=[{"epoch": 1.0, kind: count}])) for count in (10.0, 11.0)] == [
-                0,
-                1,
-            ]
+            assert len(remarks(vector_sets, behaviour=[{"epoch": 1.0, kind: 10.0}])) == 0
+            assert len(remarks(vector_sets, behaviour=[{"epoch": 1.0, kind: 11.0}])) == 1
 
 
 def test_draws_that_repeat_are_counted(vector_sets):

@@ -30,59 +30,66 @@ CYCLES = {
 }
 
 
-def wanted(epochs: int, **options: float) -> list[tuple[float, float]]:
+def torch_cycle(epochs: int, **options: float) -> list[tuple[float, float]]:
     """Return rate and beta1 of every step of four epochs, by torch's scheduler as the released code makes it."""
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=LR, betas=(0.9, 0.98), eps=1e-7)
     schedule = OneCycleLR(optimizer, max_lr=LR, steps_per_epoch=STEPS, epochs=epochs, **options)
-    found = []
+    rates = []
     for _ in range(4 * STEPS):
         (group,) = optimizer.param_groups
-        found.append((group["lr"], group["betas"][0]))
+        beta1, _ = group["betas"]
+        rates.append((group["lr"], beta1))
         optimizer.step()
         schedule.step()
-    return found
+    return rates
 
 
 @pytest.mark.parametrize(("sets", "options"), CYCLES.values(), ids=CYCLES)
 def test_one_cycle_is_torchs(sets, options, vector_sets, tmp_path):
     more = (*ONE_CYCLE, f"train.lr={LR}", "train.epochs=4", *sets)
-    found, others = [], set()
+    rates = []
+    constants = set()
 
-    def note(parts, state, batch):
+    def note_rates(parts, state, batch):
         group = max(parts.optimizer.param_groups, key=lambda group: group["lr"])
-        found.append((group["lr"], group["betas"][0]))
-        others.update((each["betas"][1], each["eps"]) for each in parts.optimizer.param_groups)
+        beta1, _ = group["betas"]
+        rates.append((group["lr"], beta1))
+        for group in parts.optimizer.param_groups:
+            _, beta2 = group["betas"]
+            constants.add((beta2, group["eps"]))
 
-    run(config_of(vector_sets, "in-batch", *more), tmp_path, stepped=note)
-    assert found == [pytest.approx(pair, rel=1e-9) for pair in wanted(**options)]
-    assert others == {(0.98, 1e-7)}
+    run(config_of(vector_sets, "in-batch", *more), tmp_path, stepped=note_rates)
+    assert rates == [pytest.approx(pair, rel=1e-9) for pair in torch_cycle(**options)]
+    assert constants == {(0.98, 1e-7)}
 
 
 def test_a_run_that_is_resumed_goes_on_with_its_cycle(vector_sets, tmp_path, interrupted):
     config = config_of(vector_sets, "in-batch", *ONE_CYCLE, "train.epochs=3", "train.lr_warmup_epochs=1.5")
     whole = run(config, tmp_path / "whole").folder.weights()
     resumed = run_config(config, interrupted(config, tmp_path / "half", 2)).folder.weights()
-    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
+    for name, value in whole.items():
+        assert torch.equal(value, resumed[name]), name
 
 
 def test_a_short_batch_is_left_out(vector_sets, tmp_path, monkeypatch):
     """Of 48 queries 20, 20; the other eight differ from epoch to epoch; the loss is the mean over those that count."""
-    rows, losses = list[list[int]](), list[float]()
+    rows: list[list[int]] = []
+    losses: list[float] = []
     step = train._step
 
-    def noting(*given):
-        result = step(*given)
-        rows.append(given[-1].rows.tolist())
+    def note_step(run, parts, state, batch):
+        result = step(run, parts, state, batch)
+        rows.append(batch.rows.tolist())
         losses.append(float(result.loss.detach()))
         return result
 
-    monkeypatch.setattr(train, "_step", noting)
+    monkeypatch.setattr(train, "_step", note_step)
     config = config_of(vector_sets, "in-batch", "train.batch_size=20", "train.drop_last=true", "train.epochs=3")
     result = run(config, tmp_path)
-    assert [len(each) for each in rows] == [20] * 6
+    assert [len(batch) for batch in rows] == [20] * 6
     assert result.details["steps"] == 6
     epochs = [{*rows[n], *rows[n + 1]} for n in (0, 2, 4)]
-    assert [len(each) for each in epochs] == [40] * 3
+    assert [len(epoch) for epoch in epochs] == [40] * 3
     assert epochs[0] != epochs[1] != epochs[2]
     logged = [point["train/loss"] for point in result.folder.metrics() if "train/loss" in point]
     assert logged == [pytest.approx((losses[n] + losses[n + 1]) / 2) for n in (0, 2, 4)]

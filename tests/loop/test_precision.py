@@ -3,7 +3,6 @@
 `negbench.testing.BackboneTestCase.test_autocast` tests every backbone the same way.
 """
 
-import math
 import os
 import warnings
 from collections import Counter
@@ -12,12 +11,13 @@ from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from negbench.campaign.forewarn import forewarnings
-from negbench.contracts import Backbone, BatchStrategy, LossInput
+from negbench.contracts import Backbone, BatchStrategy, Loss, LossInput
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -31,6 +31,7 @@ from negbench.loop.step_plan import StepPlan
 from negbench.machine.team import Team
 from negbench.plugins.registry import registry
 from negbench.settings.config import MiningConfig, RunConfig
+from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests.runs import run
@@ -46,14 +47,19 @@ def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
     Pools from scores in fp16 are tested for every strategy by `negbench.testing.StrategyTestCase.test_precision`.
     """
-    losses, sides = [*registry.plugins("losses")], {True: list[str](), False: list[str]()}
+    losses = [*registry.plugins("losses")]
+    of_batch = ["in-batch+qure"]
+    of_corpus = ["in-batch:1>qure"]
     for name in registry.plugins("strategies"):
-        # these data list and judge no negatives
-        if name == "oracle-kind" or "listed" in registry.get("strategies", name).reads:
+        cls = registry.get("strategies", name)
+        if name == "oracle-kind" or "listed" in cls.reads:  # these data list and judge no negatives
             continue
-        sides[issubclass(registry.get("strategies", name), BatchStrategy)].append(name)
-    for names, both in zip(sides.values(), ("in-batch+qure", "in-batch:1>qure"), strict=True):
-        for number, (name, loss) in enumerate(zip([both, *names], cycle(losses), strict=False)):
+        if issubclass(cls, BatchStrategy):
+            of_batch.append(name)
+        else:
+            of_corpus.append(name)
+    for names in (of_batch, of_corpus):
+        for number, (name, loss) in enumerate(zip(names, cycle(losses), strict=False)):
             if number < len(losses):
                 yield name, loss, tuple(BOUNDS)
             elif EVERY:
@@ -68,28 +74,32 @@ def test_every_strategy_and_loss(subtests, strategy, loss, half, sets, tmp_path)
     with the pools of float32 the loss differs by 0.2 % (seeds 0 to 4).
     """
     flags = {"strategy": {"name": strategy}, "loss": {"name": loss}}
-    losses, weights = {}, {}
+    losses = {}
+    weights = {}
     for precision in ("fp32", *half):  # two epochs of two steps each, with a refresh between them
         with subtests.test(precision=precision):
             with pytest.MonkeyPatch.context() as patch:
                 if precision == "fp16":  # patched in: a run on a CPU refuses fp16
                     patch.setattr(Backbone, "autocast", lambda self: torch.autocast("cpu", torch.float16))
-                setting = "bf16" if precision == "bf16" else "fp32"
-                more = (
-                    *LOSS_SETS.get(loss, ()),
-                    "eval.reported=false",
-                    "eval.dev_seed=3",
-                    f"train.precision={setting}",
-                )
+                more = [*LOSS_SETS.get(loss, ()), "eval.reported=false", "eval.dev_seed=3"]
+                more.append(f"train.precision={'bf16' if precision == 'bf16' else 'fp32'}")
                 result = run(load_config(flags=flags, sets=[*sets, *more]), tmp_path / precision)
-            losses[precision] = [point["train/loss"] for point in result.folder.metrics() if "train/loss" in point]
+            losses[precision] = losses_of(result)
             weights[precision] = result.folder.weights()
-            assert all(map(math.isfinite, [*losses[precision], *result.metrics.values()]))
-            assert all(value.isfinite().all() for value in weights[precision].values())
-    for name in half:
-        assert losses[name][0] == pytest.approx(losses["fp32"][0], rel=BOUNDS[name], abs=BOUNDS[name] / 10), name
-        computed = weights[name].items()
-        assert any(not value.equal(weights["fp32"][key]) for key, value in computed), "it was computed in float32"
+            assert np.isfinite(losses[precision]).all(), losses[precision]
+            assert np.isfinite(list(result.metrics.values())).all(), result.metrics
+            for name, value in weights[precision].items():
+                assert value.isfinite().all(), name
+    for precision in half:
+        bound = BOUNDS[precision]
+        assert losses[precision][0] == pytest.approx(losses["fp32"][0], rel=bound, abs=bound / 10), precision
+        changed = [name for name, value in weights[precision].items() if not value.equal(weights["fp32"][name])]
+        assert changed, f"{precision}: it was computed in float32"
+
+
+def losses_of(result: RunResult) -> list[float]:
+    """Return the training loss of each epoch."""
+    return [point["train/loss"] for point in result.folder.metrics() if "train/loss" in point]
 
 
 def test_a_resumed_run_keeps_the_precision_that_it_started_in(sets, tmp_path, interrupted, monkeypatch):
@@ -105,10 +115,10 @@ def test_a_resumed_run_keeps_the_precision_that_it_started_in(sets, tmp_path, in
     threads = torch.get_num_threads()
     assert started.items() >= {"device": "cpu", "precision": "bf16", "threads": threads}.items()
     earlier.write_manifest(manifest)
-    kept, mixed = (run(config, context.runs).folder.weights() for context in halves)
+    in_one, in_two = (run(config, context.runs).folder.weights() for context in halves)
     for name, value in straight.weights().items():
-        assert torch.equal(kept[name], value), name
-    assert any(not torch.equal(mixed[name], value) for name, value in kept.items())
+        assert torch.equal(in_one[name], value), name
+    assert [name for name, value in in_one.items() if not torch.equal(in_two[name], value)]
 
 
 class _JoinedError(Exception):
@@ -144,14 +154,14 @@ def test_a_run_that_was_started_elsewhere_is_opened_in_its_own_precision_only(
         raise _JoinedError
 
     monkeypatch.setattr(helper, "join", join)
-    opened = list[str]()
+    opened: list[str] = []
     scene = DataCache.scene
 
-    def note(cache: DataCache, config: Any, splits: Any, backbone: Backbone, *more: Any) -> Any:
+    def note_precision(cache: DataCache, config: Any, splits: Any, backbone: Backbone, *more: Any) -> Any:
         opened.append(backbone.precision)
         return scene(cache, config, splits, backbone, *more)
 
-    monkeypatch.setattr(DataCache, "scene", note)
+    monkeypatch.setattr(DataCache, "scene", note_precision)
     open_started(config, half)
     assert opened == ["bf16"]
     if open_started is run_config:
@@ -162,9 +172,11 @@ def test_a_run_that_was_started_elsewhere_is_opened_in_its_own_precision_only(
 @pytest.mark.parametrize(("device", "computes"), [("cpu", True), ("cuda", True), ("cuda", False)])
 def test_auto_is_bf16_only_on_a_gpu_that_computes_in_it(device, computes, monkeypatch):
     """A GPU that only emulates bf16 says that it supports it, unless emulation is excluded."""
-    monkeypatch.setattr(
-        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or computes
-    )
+
+    def is_bf16_supported(including_emulation: bool = True) -> bool:
+        return including_emulation or computes
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
     assert automatic(torch.device(device)) == ("bf16" if device == "cuda" and computes else "fp32")
 
 
@@ -177,24 +189,25 @@ def test_a_scaler_skips_what_overflows_and_is_resumed(sets, tmp_path, interrupte
     """A run in fp16 on a CPU, which commands refuse; its weights after the skipped steps are near float32's."""
     config = load_config(flags={"strategy": {"name": "in-batch"}}, sets=[*sets, "train.epochs=12"])
     monkeypatch.setattr(Precision, "of", in_fp16)
-    scales = list[float]()
+    scales: list[float] = []
 
-    def note(parts: Any, state: Any, batch: Any) -> None:
+    def note_scale(parts: Any, state: Any, batch: Any) -> None:
         scales.append(parts.scaler.get_scale())
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        whole = run(config, tmp_path / "whole", stepped=note).folder
+        whole = run(config, tmp_path / "whole", stepped=note_scale)
     assert scales[0] == 2.0**23  # a step that overflowed
-    first = next(n for n, (one, other) in enumerate(pairwise(scales)) if one == other)  # the first that did not
-    assert 2 < first < len(scales) - 8
-    assert any(other > one for one, other in pairwise(scales))  # and the scale grows again
-    losses = [point["train/loss"] for point in whole.metrics() if "train/loss" in point]
-    assert all(map(math.isfinite, losses))
+    changes = [after - before for before, after in pairwise(scales)]
+    assert 2 < changes.index(0) < len(scales) - 8  # the first that did not
+    assert max(changes) > 0  # and the scale grows again
+    losses = losses_of(whole)
+    assert np.isfinite(losses).all(), losses
     assert losses[-1] < losses[0]
     resumed = run_config(config, interrupted(config, tmp_path / "half", 10)).folder
-    weights = whole.weights()
-    assert all(torch.equal(value, weights[name]) for name, value in resumed.weights().items())
+    weights = whole.folder.weights()
+    for name, value in resumed.weights().items():
+        assert torch.equal(value, weights[name]), name
 
 
 @pytest.mark.parametrize("strategy", ["qure", "hycole"])
@@ -211,23 +224,25 @@ def test_a_loss_reads_float32(loss, strategy, tuned, monkeypatch):
     guide = {"guide": made_guide(tuned)}
     objective = objective_of(tuned, strategy, loss, mining, terms=terms, offline=guide)
     batch = batch_of(tuned, strategy)
-    seen, value_of = Counter[torch.dtype](), objective.loss.value
+    types = Counter[torch.dtype]()
+    value_of = objective.loss.value
 
-    def note(given: LossInput) -> Tensor:
-        tensors = [value for value in vars(given).values() if isinstance(value, Tensor)]
-        tensors += [value for aspect in given.aspects for value in vars(aspect).values() if isinstance(value, Tensor)]
-        seen.update(tensor.dtype for tensor in tensors if tensor.is_floating_point())
-        made = value_of(given)
-        seen[made.dtype] += 1
-        return made
+    def note_types(self: Loss, given: LossInput) -> Tensor:
+        for record in (given, *given.aspects):
+            for value in vars(record).values():
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    types[value.dtype] += 1
+        loss_value = value_of(given)
+        types[loss_value.dtype] += 1
+        return loss_value
 
-    monkeypatch.setattr(type(objective.loss), "value", lambda self, given: note(given))
+    monkeypatch.setattr(type(objective.loss), "value", note_types)
     monkeypatch.setattr(tuned.backbone, "precision", "bf16")
     with tuned.backbone.autocast():
         result = objective(batch)
     result.loss.backward()
-    assert seen.keys() == {torch.float32}
-    assert seen.total() > 3
+    assert types.keys() == {torch.float32}
+    assert types.total() > 3
     assert {p.grad.dtype for p in objective.parameters() if p.grad is not None} == {torch.float32}
 
 

@@ -23,8 +23,10 @@ def test_lines_and_points_within_epochs(vector_sets, tmp_path, monkeypatch):
     done = run(config, tmp_path, stepped=lambda parts, state, batch: losses.append(len(state.losses)))
     lines = (done.path / "train.log").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 12
-    told = r"\S+ \S+ epoch 2, step 5 of 12: .* steps?/?s?.*, loss [\d.]+, .* of training left, .* [MG]iB, waiting \d+%"
-    assert re.fullmatch(told, lines[4])
+    pattern = (
+        r"\S+ \S+ epoch 2, step 5 of 12: .* steps?/?s?.*, loss [\d.]+, .* of training left, .* [MG]iB, waiting \d+%"
+    )
+    assert re.fullmatch(pattern, lines[4])
     points = [point for point in done.folder.metrics() if "train/step_loss" in point]
     assert [point["step"] for point in points] == [2, 5, 8, 11]
     whole = [point["train/loss"] for point in done.folder.metrics() if "train/loss" in point]
@@ -34,24 +36,25 @@ def test_lines_and_points_within_epochs(vector_sets, tmp_path, monkeypatch):
 def test_a_store_that_does_not_answer_stops_no_training(vector_sets, tmp_path, monkeypatch):
     """The store takes the first points only when the last epoch is over; then it has all of them, each once."""
     monkeypatch.setattr(tracking, "_FLUSH_SECONDS", 0.0)
-    over, sent, slow = threading.Event(), [], []
+    over = threading.Event()
+    sent = []
+    slow = []
     log_values = tracking.log_values
 
-    def reluctant(client, run_id, params, points):
+    def log_values_late(client, run_id, params, points):
         if threading.current_thread() is not threading.main_thread():
             slow.append(over.wait(60))
         sent.extend(points)
         log_values(client, run_id, params, points)
 
-    def told(values, step, epoch):
+    def end_waiting(values, step, epoch):
         if epoch == 3 and "train/loss" in values:
             over.set()
 
-    monkeypatch.setattr(tracking, "log_values", reluctant)
-    context = replace(RunContext.open(tmp_path), cache=DataCache(), callbacks=Callbacks(point=told))
+    monkeypatch.setattr(tracking, "log_values", log_values_late)
+    context = replace(RunContext.open(tmp_path), cache=DataCache(), callbacks=Callbacks(point=end_waiting))
     done = run_config(config_of(vector_sets, "in-batch"), context)
     assert done.tracking_error is None
     assert slow[0] is True
     losses = [(step, value) for name, value, step in sent if name == "train/loss"]
-    kept = [(point["step"], point["train/loss"]) for point in done.folder.metrics() if "train/loss" in point]
-    assert losses == kept
+    assert losses == [(point["step"], point["train/loss"]) for point in done.folder.metrics() if "train/loss" in point]

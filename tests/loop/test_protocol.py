@@ -1,5 +1,6 @@
 """The protocol of a run, recorded step by step by a strategy and a loss, against plain loops."""
 
+import itertools
 import math
 import os
 import shutil
@@ -58,7 +59,9 @@ class Refresh:
     @property
     def refresh(self) -> int | None:
         """Number that the strategy saw; None if it is not of this file."""
-        (number,) = {view.refresh for view in self.views} or {None}
+        if not self.views:
+            return None
+        (number,) = {view.refresh for view in self.views}
         return number
 
     @property
@@ -82,8 +85,8 @@ class Step:
     temperature: Tensor
 
 
-VIEWS = list[ScoreView]()  # of the strategies below, until a tape takes them
-LOSSES = list[tuple[Tensor, Tensor, Tensor | None, Tensor]]()  # arguments of the loss below, in the same way
+VIEWS: list[ScoreView] = []  # of the strategies below, until a tape takes them
+LOSSES: list[tuple[Tensor, Tensor, Tensor | None, Tensor]] = []  # arguments of the loss below, in the same way
 
 
 @dataclass
@@ -102,8 +105,8 @@ class Tape:
         groups = parts.optimizer.param_groups
         gradients = [p.grad.flatten() for group in groups for p in group["params"] if p.grad is not None]
         norm = float(torch.cat(gradients).norm())
-        made = (batch.rows, batch.negatives, batch.tokens, groups[0]["lr"], norm, torch.initial_seed())
-        self.steps.append(Step(*made, *LOSSES[-1]))
+        seed = torch.initial_seed()
+        self.steps.append(Step(batch.rows, batch.negatives, batch.tokens, groups[0]["lr"], norm, seed, *LOSSES[-1]))
         LOSSES.clear()
 
     def epochs(self, per_epoch: int) -> list[list[Step]]:
@@ -165,7 +168,7 @@ PLUGINS = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def registered() -> Iterator[None]:
+def plugins() -> Iterator[None]:
     """Register the plug-ins of this file."""
     with pytest.MonkeyPatch.context() as patch:
         for kind, classes in PLUGINS.items():
@@ -183,7 +186,7 @@ def with_dropout(sets: list[str]) -> list[str]:
     return [text.replace(".name=precomputed", ".name=dropping") for text in sets]
 
 
-def recorded(config: RunConfig, where: Path) -> tuple[Tape, RunResult]:
+def record_run(config: RunConfig, where: Path) -> tuple[Tape, RunResult]:
     tape = Tape()
     VIEWS.clear()
     return tape, run(config, where, refreshed=tape.refreshed, stepped=tape.stepped)
@@ -206,30 +209,42 @@ def images_of(backbone: Backbone, dataset: Dataset) -> list[Tensor]:
     return [backbone.candidates(backbone.features_of([image]))[0] for image in dataset.images]
 
 
-def composed(backbone: Backbone, dataset: Dataset) -> list[Tensor]:
+def queries_of(backbone: Backbone, dataset: Dataset) -> list[Tensor]:
     return [backbone.queries(backbone.features_of([q.reference]), [q.text])[0] for q in dataset.queries]
 
 
 @torch.no_grad()
 def table(queries: list[Tensor], images: list[Tensor]) -> Tensor:
     """Return [Q, N] scores: each query against the best of each image's tokens."""
-    return torch.stack([torch.stack([max(token @ query for token in image) for image in images]) for query in queries])
+    rows = []
+    for query in queries:
+        rows.append(torch.stack([max(token @ query for token in image) for image in images]))
+    return torch.stack(rows)
 
 
 def scores_of(backbone: Backbone, dataset: Dataset) -> Tensor:
-    return table(composed(backbone, dataset), images_of(backbone, dataset))
+    return table(queries_of(backbone, dataset), images_of(backbone, dataset))
 
 
 def batches_of(seed: int, epochs: int, queries: int = 48, size: int = 16) -> list[list[int]]:
     generator = stream(seed, "batches")
-    return [c.tolist() for _ in range(epochs) for c in torch.randperm(queries, generator=generator).split(size)]
+    batches = []
+    for _ in range(epochs):
+        order = torch.randperm(queries, generator=generator)
+        batches += [batch.tolist() for batch in order.split(size)]
+    return batches
 
 
 # --- one run, watched ------------------------------------------------------------------------------------------------
 
-EPOCHS, STEPS, DRAWS = 7, 3, 2
+EPOCHS = 7
+STEPS = 3
+DRAWS = 2
 REFRESHES = (2, 3, 5)
-LR, FLOOR, RISE, DECAY = 0.05, 0.2, 1.5, 0.1
+LR = 0.05
+FLOOR = 0.2
+RISE = 1.5
+DECAY = 0.1
 
 
 @dataclass(frozen=True)
@@ -248,7 +263,7 @@ def story(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> S
     more = [f"train.epochs={EPOCHS}", f"train.num_negatives={DRAWS}", f"schedule.refresh_epochs={list(REFRESHES)}"]
     more += ["train.batch_size=20", f"train.lr={LR}", f"train.min_lr_ratio={FLOOR}", f"train.lr_warmup_epochs={RISE}"]
     config = config_of(vector_sets, *more, f"train.weight_decay={DECAY}", "seed=3")
-    tape, result = recorded(config, tmp_path_factory.mktemp("story"))
+    tape, result = record_run(config, tmp_path_factory.mktemp("story"))
     config = result.folder.config
     return Story(config, tape, result, part_of(config, "train"), part_of(config, "val"))
 
@@ -266,7 +281,7 @@ def test_refreshes_are_counted_from_zero_at_the_listed_epochs(story):
 
 def test_the_strategy_sees_the_model_as_it_is(story):
     """The scores of each refresh equal those of loops over ids, with the weights of that moment."""
-    seen = []
+    tables = []
     for refresh in story.tape.refreshes[1:]:
         scores = scores_of(backbone_at(story.config, refresh.weights), story.train)
         assert len(refresh.views) == len(story.train.groups), f"refresh after {refresh.steps} steps"
@@ -277,31 +292,34 @@ def test_the_strategy_sees_the_model_as_it_is(story):
             assert targets == [story.train.queries[row].target for row in rows], group
             assert view.relevant is None, group
             assert (~view.allowed).nonzero().tolist() == list(map(list, enumerate(view.target.tolist()))), group
-        seen.append(scores)
-    assert not torch.allclose(seen[0], seen[1], atol=1e-2)
+        tables.append(scores)
+    first, second, _ = tables
+    assert not torch.allclose(first, second, atol=1e-2)
 
 
 def test_overlap_is_with_the_refresh_before(story):
-    pools = []
-    for refresh in story.tape.refreshes[1:]:
-        rows: dict[int, set[int]] = {}
+    def pools_of(refresh: Refresh) -> dict[int, set[int]]:
+        """Return each query's three best allowed images."""
+        pools = {}
         for view, (group, columns) in zip(refresh.views, story.train.groups.items(), strict=True):
-            members = [n for n, query in enumerate(story.train.queries) if query.group == group]
+            rows = [n for n, query in enumerate(story.train.queries) if query.group == group]
             best = view.scores.masked_fill(~view.allowed, -math.inf).topk(3).indices
-            rows |= {row: set(columns[b].tolist()) for row, b in zip(members, best, strict=True)}
-        pools.append(rows)
+            for row, places in zip(rows, best, strict=True):
+                pools[row] = set(columns[places].tolist())
+        return pools
 
     def jaccard(a: dict[int, set[int]], b: dict[int, set[int]]) -> list[float]:
         return [len(a[n] & b[n]) / len(a[n] | b[n]) for n in range(48)]
 
-    frames = [pd.read_parquet(story.result.path / f"mining-{n:02d}.parquet") for n in range(3)]
-    assert frames[0]["overlap"].isna().all()
-    assert frames[1]["overlap"].tolist() == pytest.approx(jaccard(pools[0], pools[1]))
-    assert frames[2]["overlap"].tolist() == pytest.approx(jaccard(pools[1], pools[2]))
-    assert frames[2]["overlap"].tolist() != pytest.approx(jaccard(pools[0], pools[2]))
+    first, second, third = (pools_of(refresh) for refresh in story.tape.refreshes[1:])
+    overlaps = [pd.read_parquet(story.result.path / f"mining-{n:02d}.parquet")["overlap"] for n in range(3)]
+    assert overlaps[0].isna().all()
+    assert overlaps[1].tolist() == pytest.approx(jaccard(first, second))
+    assert overlaps[2].tolist() == pytest.approx(jaccard(second, third))
+    assert overlaps[2].tolist() != pytest.approx(jaccard(first, third))
     means = [row["overlap"] for row in story.result.details["behaviour_by_refresh"]]
     assert means[0] is None or math.isnan(means[0])
-    assert means[2] == pytest.approx(sum(jaccard(pools[1], pools[2])) / 48)
+    assert means[2] == pytest.approx(sum(jaccard(second, third)) / 48)
 
 
 def rates() -> list[float]:
@@ -345,22 +363,27 @@ def test_training_is_a_plain_loop(story):
     """A plain loop (the seed's batches, recorded draws, Bradley-Terry's formula, AdamW) ends with the same weights."""
     backbone = backbone_at(story.config)
     optimizer = torch.optim.AdamW(backbone.parameter_groups(LR, DECAY))
-    images, train = story.train.images, story.train
-    temperatures, losses = [], []
+    images = story.train.images
+    train = story.train
+    temperatures = []
+    losses = []
     steps = zip(batches_of(3, EPOCHS, size=20), rates(), story.tape.steps, strict=True)
     for number, (rows, lr, step) in enumerate(steps):
-        refresh = [r for r in story.tape.refreshes if r.steps <= number][-1]
+        refresh = [refresh for refresh in story.tape.refreshes if refresh.steps <= number][-1]
         first = (number // STEPS - refresh.steps // STEPS) * DRAWS
+        drawn = refresh.mined.negatives[:, first : first + DRAWS]  # this epoch's
         tau = backbone.temperature
-        positives, negatives, value = [], [], torch.zeros(())
+        positives = []
+        negatives = []
+        value = torch.zeros(())
         for row in rows:
             query = train.queries[row]
             vector = backbone.queries(backbone.features_of([query.reference]), [query.text])[0]
-            names = [query.target, *(images[c] for c in refresh.mined.negatives[row, first : first + DRAWS].tolist())]
-            scores = [(backbone.candidates(backbone.features_of([str(n)]))[0] @ vector).max() for n in names]
-            positives.append(scores[0])
-            negatives.append(torch.stack(scores[1:]))
-            value = value + functional.softplus((negatives[-1] - scores[0]) / tau).mean() / len(rows)
+            names = [str(query.target), *(images[column] for column in drawn[row].tolist())]
+            target, *others = [(backbone.candidates(backbone.features_of([n]))[0] @ vector).max() for n in names]
+            positives.append(target)
+            negatives.append(torch.stack(others))
+            value = value + functional.softplus((torch.stack(others) - target) / tau).mean() / len(rows)
         assert step.rows.tolist() == rows, number
         torch.testing.assert_close(step.positive, torch.stack(positives).detach(), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(step.negatives, torch.stack(negatives).detach(), atol=1e-5, rtol=1e-5)
@@ -384,13 +407,16 @@ def test_training_is_a_plain_loop(story):
         torch.testing.assert_close(value, backbone.state_dict()[name], atol=2e-4, rtol=1e-3)
 
 
-def test_curves_are_kept_at_their_moments(story, vector_sets, tmp_path):
+def test_curves_are_kept_at_their_moments(story):
     assert sorted(p.name for p in story.result.path.glob("curves-*")) == ["curves-start.npz", "curves-warm.npz"]
     for moment, refresh in (("start", 0), ("warm", 1)):
         curves = ScoreCurves.load(story.result.path / f"curves-{moment}.npz")
         scores = scores_of(backbone_at(story.config, story.tape.refreshes[refresh].weights), story.train)
-        best = [scores[row, story.train.groups[q.group]].max() for row, q in enumerate(story.train.queries)]
-        assert curves.scores[0] == pytest.approx(sum(map(float, best)) / 48, abs=1e-5), moment
+        best = [float(scores[row, story.train.groups[q.group]].max()) for row, q in enumerate(story.train.queries)]
+        assert curves.scores[0] == pytest.approx(sum(best) / 48, abs=1e-5), moment
+
+
+def test_a_run_that_reports_nothing_keeps_no_curves(vector_sets, tmp_path):
     quiet = run(config_of(vector_sets, "eval.reported=false", "train.epochs=1"), tmp_path)
     assert not list(quiet.path.glob("curves-*"))
 
@@ -407,7 +433,7 @@ def baselines_of(backbone: Backbone, dataset: Dataset, name: str) -> dict[str, f
     elif "text" in name:
         queries = [backbone.text_queries([q.text])[0] for q in dataset.queries]
     else:
-        queries = composed(backbone, dataset)
+        queries = queries_of(backbone, dataset)
     return dataset.evaluate(table(queries, images))
 
 
@@ -437,7 +463,7 @@ def test_the_epoch_is_chosen_where_the_run_says(subtests, vector_sets, tmp_path)
     """Where dev, val and the last epoch disagree, each choice reports the model of its own epoch."""
     weights: dict[int, dict[str, Tensor]] = {}  # epoch -> weights after its last step
 
-    def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
+    def note_weights(parts: TrainingParts, state: State, batch: Batch) -> None:
         weights[state.epoch] = {name: value.clone() for name, value in parts.objective.backbone.state_dict().items()}
 
     sets = ("train.epochs=6", "train.lr=0.1", "eval.dev_fraction=0.4", "eval.dev_seed=1", "seed=0")
@@ -445,7 +471,7 @@ def test_the_epoch_is_chosen_where_the_run_says(subtests, vector_sets, tmp_path)
     for select in ("dev", "val", "last"):
         with subtests.test(select=select):
             config = config_of(vector_sets, *sets, f"eval.select={select}", strategy="in-batch", loss="info-nce")
-            result = run(config, tmp_path, stepped=stepped)
+            result = run(config, tmp_path, stepped=note_weights)
             curve = [p for p in result.folder.metrics() if "val/recall_at_10" in p][1:]  # without the untrained model
             if select == "last":
                 best = len(curve) - 1
@@ -454,18 +480,16 @@ def test_the_epoch_is_chosen_where_the_run_says(subtests, vector_sets, tmp_path)
                 best = values.index(max(values))  # the first of equals
             assert result.details["reported_epoch"] == best + 1
             assert result.details["selected_on"] == select
-            assert result.metrics == {
-                k[4:]: v for k, v in curve[best].items() if k[4:] in result.metrics and k[0] == "v"
-            }
-            kept = result.folder.weights()
-            assert all(torch.equal(kept[name], weights[best][name]) for name in kept)
+            assert result.metrics == {name: curve[best][f"val/{name}"] for name in result.metrics}
+            for name, weight in result.folder.weights().items():
+                assert torch.equal(weight, weights[best][name]), name
             reported[select] = best
             if select == "dev":
                 other = [p["val/recall_at_10"] for p in curve]
                 assert other.index(max(other)) != best  # otherwise this run could not tell dev from val
-                assert any("dev/" in name for name in curve[0])
+                assert [name for name in curve[0] if "dev/" in name]
             else:
-                assert not any("dev/" in name for p in curve for name in p)
+                assert [name for point in curve for name in point if "dev/" in name] == []
     assert reported["dev"] != reported["last"]
 
 
@@ -479,14 +503,15 @@ def test_of_equal_epochs_the_first_is_chosen(vector_sets, tmp_path):
 def test_dev_is_taken_from_train(vector_sets, tmp_path):
     config = config_of(vector_sets, "eval.select=dev", "eval.dev_fraction=0.25", "train.epochs=2")
     opened = untrained(config)
-    train, dev = opened.scene.train.dataset, opened.splits.dev
+    train = opened.scene.train.dataset
+    dev = opened.splits.dev
     assert opened.scene.dev.dataset is dev
     assert opened.scene.val.dataset.split == "val"
     whole = part_of(resolve(config), "train").queries
     assert {q.id for q in train.queries} | {q.id for q in dev.queries} == {q.id for q in whole}
     assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
     assert len(dev.queries) == pytest.approx(12, abs=2)
-    tape, _ = recorded(config, tmp_path)
+    tape, _ = record_run(config, tmp_path)
     assert sorted(row for step in tape.epochs(3)[0] for row in step.rows.tolist()) == list(range(len(train.queries)))
 
 
@@ -506,13 +531,13 @@ def test_purposes_have_streams_of_their_own(story):
                 pool = Nearest().pool(refresh.views[index])
             else:
                 pool = columns[None, :] != story.train.target_columns[rows][:, None]
-            assert torch.equal(
-                refresh.mined.negatives[rows], columns[draw(pool, splitmix(base, rows), refresh.draws)]
-            ), f"refresh after {refresh.steps} steps, group {index}"
+            want = columns[draw(pool, splitmix(base, rows), refresh.draws)]
+            assert torch.equal(refresh.mined.negatives[rows], want), f"after {refresh.steps} steps, group {index}"
 
 
 def test_batches_and_draws_know_nothing_of_each_other_the_strategy_and_dropout(vector_sets, tmp_path):
-    sets, drawn = [*vector_sets, "train.epochs=2"], []
+    sets = [*vector_sets, "train.epochs=2"]
+    draws = {}
     variants = {
         "plain": (sets, "everything"),
         "dropout": (with_dropout(sets), "everything"),
@@ -523,18 +548,22 @@ def test_batches_and_draws_know_nothing_of_each_other_the_strategy_and_dropout(v
         "seed": ([*sets, "seed=1"], "in-batch"),
     }
     for variant, (settings, strategy) in variants.items():
-        tape, _ = recorded(config_of(settings, strategy=strategy), tmp_path)
-        drawn += [[refresh.mined.negatives for refresh in tape.refreshes]] if strategy == "everything" else []
+        tape, _ = record_run(config_of(settings, strategy=strategy), tmp_path)
+        if strategy == "everything":
+            draws[variant] = [refresh.mined.negatives for refresh in tape.refreshes]
         if variant != "other batches":
             assert ([step.rows.tolist() for step in tape.steps] == batches_of(0, 2)) is (variant != "seed"), variant
-    assert [len(each) for each in drawn] == [2, 2, 2]
-    assert all(torch.equal(a, b) for other in drawn[1:] for a, b in zip(drawn[0], other, strict=True))
-    assert not torch.equal(drawn[0][0], drawn[0][1])  # each refresh draws anew
+    first, second = draws["plain"]
+    assert not torch.equal(first, second)  # each refresh draws anew
+    for variant in ("dropout", "other batches"):
+        same, same_second = draws[variant]
+        assert torch.equal(same, first), variant
+        assert torch.equal(same_second, second), variant
 
 
 def test_mining_and_scoring_see_no_dropout(vector_sets, tmp_path):
     config = config_of(with_dropout(vector_sets), "schedule.refresh_epochs=[0]", "train.epochs=1")
-    tape, result = recorded(config, tmp_path)
+    tape, result = record_run(config, tmp_path)
     (refresh,) = tape.refreshes  # at epoch 0: there is no warm-up
     assert not (result.path / "curves-warm.npz").exists()
     dataset = part_of(resolve(config), "train")
@@ -554,26 +583,28 @@ def test_mining_and_scoring_see_no_dropout(vector_sets, tmp_path):
 
 
 def test_a_strategy_of_one_definition_is_mined_once_before_the_first_epoch(vector_sets, tmp_path):
-    tape, _ = recorded(config_of(vector_sets, "schedule.n_def=3", strategy="once"), tmp_path)
+    tape, _ = record_run(config_of(vector_sets, "schedule.n_def=3", strategy="once"), tmp_path)
     assert [(r.strategy, r.refresh, r.steps, r.draws) for r in tape.refreshes] == [("Once", 0, 0, 4)]
 
 
 def test_an_earlier_stage_counts_its_own_refreshes(vector_sets, tmp_path):
     """Each phase counts its refreshes from 0, and the run reports those of the last phase."""
     sets = ("train.epochs=6", "schedule.refresh_epochs=[4,5]")
-    tape, result = recorded(config_of(vector_sets, *sets, strategy="nearest:4>everything"), tmp_path)
+    tape, result = record_run(config_of(vector_sets, *sets, strategy="nearest:4>everything"), tmp_path)
     refreshes = [(r.strategy, r.refresh, r.steps // STEPS, r.draws) for r in tape.refreshes]
     assert refreshes == [("Nearest", 0, 0, 2), ("Nearest", 1, 2, 2), ("Everything", 0, 4, 1), ("Everything", 1, 5, 1)]
     assert [row["epoch"] for row in result.details["behaviour_by_refresh"]] == [4, 5]
 
 
 def test_batch_strategies_are_never_mined(vector_sets, tmp_path):
-    tape, result = recorded(config_of(vector_sets, strategy="in-batch"), tmp_path)
+    tape, result = record_run(config_of(vector_sets, strategy="in-batch"), tmp_path)
     assert tape.refreshes == []
     assert result.details["refresh_epochs"] == []
-    assert all(step.drawn is None for step in tape.steps)
+    assert [step.drawn for step in tape.steps] == [None] * len(tape.steps)
     targets = [query.target for query in part_of(result.folder.config, "train").queries]
-    pairs = sum(targets[a] != targets[b] for rows in batches_of(0, 4) for a in rows for b in rows)
+    pairs = 0
+    for batch in batches_of(0, 4):
+        pairs += sum(targets[a] != targets[b] for a, b in itertools.product(batch, batch))
     assert result.details["negatives_seen"] == pairs
     assert sum(int(step.mask.sum()) for step in tape.steps if step.mask is not None) == pairs
     assert [row["epoch"] for row in result.details["behaviour_by_refresh"]] == [0, 1, 2, 3]
@@ -583,17 +614,21 @@ def test_batch_strategies_are_never_mined(vector_sets, tmp_path):
 def test_only_an_oracle_is_shown_what_is_relevant(vector_sets, tmp_path, option):
     more = () if option == "none" else (f"mining.{option}=true",)
     sets = ("schedule.refresh_epochs=[0]", "train.epochs=1", *more)
-    tape, result = recorded(config_of(vector_sets, *sets, strategy="oracle"), tmp_path)
+    tape, result = record_run(config_of(vector_sets, *sets, strategy="oracle"), tmp_path)
     dataset = part_of(result.folder.config, "train")
     for view, (group, columns) in zip(tape.refreshes[0].views, dataset.groups.items(), strict=True):
         names = [dataset.images[column] for column in columns.tolist()]
         queries = [query for query in dataset.queries if query.group == group]
         for row, query in enumerate(queries):
-            shown = {name for name, there in zip(names, view.relevant[row].tolist(), strict=True) if there}
-            assert shown == {query.target, *query.relevant}, group
-            kept_out = {name for name, there in zip(names, view.allowed[row].tolist(), strict=True) if not there}
-            further = {"none": (), "exclude_relevant": query.relevant, "exclude_reference": (query.reference,)}[option]
-            assert kept_out == {query.target, *further}, group
+            relevant = {name for name, flag in zip(names, view.relevant[row].tolist(), strict=True) if flag}
+            assert relevant == {query.target, *query.relevant}, (group, row)
+            excluded = {name for name, flag in zip(names, view.allowed[row].tolist(), strict=True) if not flag}
+            want = {query.target}
+            if option == "exclude_relevant":
+                want |= {*query.relevant}
+            elif option == "exclude_reference":
+                want.add(query.reference)
+            assert excluded == want, (group, row)
 
 
 # --- summaries of a run ---------------------------------------------------------------------------------------------
@@ -605,7 +640,7 @@ def test_query_concentration_is_the_length_of_the_mean_query(story):
     points = [p["val/query_concentration"] for p in story.result.folder.metrics() if "val/query_concentration" in p]
     backbone = backbone_at(story.config, story.result.folder.weights())
     with torch.no_grad():
-        mean = torch.stack(composed(backbone, story.val)).mean(0)
+        mean = torch.stack(queries_of(backbone, story.val)).mean(0)
     assert points[-1] == pytest.approx(float(mean.norm()), rel=1e-4)
 
 
@@ -619,7 +654,7 @@ def test_behaviour_of_an_epoch_is_the_mean_over_its_batches():
 
 
 def test_gradients_are_clipped_only_where_asked(story, vector_sets, tmp_path):
-    tape, _ = recorded(config_of(vector_sets, "train.epochs=1", "train.max_grad_norm=0.05"), tmp_path)
+    tape, _ = record_run(config_of(vector_sets, "train.epochs=1", "train.max_grad_norm=0.05"), tmp_path)
     assert [step.gradient for step in tape.steps] == pytest.approx([0.05] * STEPS, rel=1e-3)
     assert min(step.gradient for step in story.tape.steps) > 0.05
 
@@ -646,10 +681,10 @@ HALVES = [  # stopped before the first checkpoint, in a refreshed epoch, before 
 def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, strategy, more, stops):
     """A run interrupted in an epoch or after the last gives the same bits when resumed, with global dropout."""
     config = config_of(with_dropout(vector_sets), *more, "train.epochs=4", "eval.every=2", strategy=strategy)
-    tape, straight = recorded(config, tmp_path / "straight")
+    tape, straight = record_run(config, tmp_path / "straight")
     per_epoch = len(tape.steps) // 4
     for stop_at in stops:
-        steps = list[int]()
+        steps: list[int] = []
 
         def stop(values: Mapping[str, float], step: int, epoch: int, stop_at: int = stop_at) -> None:
             if epoch == stop_at and ("train/loss" in values or epoch == 4):  # that epoch's work is lost
@@ -665,13 +700,14 @@ def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, stra
         assert len(steps) == per_epoch * min(4, stop_at + 1), f"stopped at epoch {stop_at}"
         torch.manual_seed(stop_at)  # another process has another global state
         resumed = run(config, place, stepped=count)
-        assert len(steps) == per_epoch * (4 + (stop_at < 4)), (
-            f"stopped at epoch {stop_at}"
-        )  # finished epochs are not trained again
+        trained = 4 if stop_at == 4 else 5  # finished epochs are not trained again
+        assert len(steps) == per_epoch * trained, f"stopped at epoch {stop_at}"
         assert outcome(resumed.folder) == outcome(straight.folder), f"stopped at epoch {stop_at}"
-        kept, want = resumed.folder.weights(), straight.folder.weights()
-        assert kept.keys() == want.keys(), f"stopped at epoch {stop_at}"
-        assert all(torch.equal(kept[name], want[name]) for name in want), f"stopped at epoch {stop_at}"
+        weights = resumed.folder.weights()
+        want = straight.folder.weights()
+        assert weights.keys() == want.keys(), f"stopped at epoch {stop_at}"
+        for name, weight in weights.items():
+            assert torch.equal(weight, want[name]), f"stopped at epoch {stop_at}, {name}"
         assert not (resumed.path / "checkpoint.pt").exists(), f"stopped at epoch {stop_at}"
 
 
@@ -684,13 +720,13 @@ def test_checkpoints_pause_in_proportion_to_what_they_cost(vector_sets, tmp_path
     context = interrupted(config, tmp_path / "halves", 3)
     folder = RunFolder(tmp_path / "halves" / straight.run_id)
     assert folder.checkpoint()["state"]["epoch"] == 1
-    kept = {path.name for path in folder.path.glob("pools-*")}  # the checkpoint's and the last refresh's
-    assert kept == {"pools-00.bits", "pools-03.bits"}
+    pools = {path.name for path in folder.path.glob("pools-*")}  # the checkpoint's and the last refresh's
+    assert pools == {"pools-00.bits", "pools-03.bits"}
     assert outcome(run_config(config, context).folder) == outcome(straight.folder)
 
 
 @pytest.fixture(scope="module")
-def stopped(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory, interrupted: Interrupted) -> Path:
+def stopped_runs(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory, interrupted: Interrupted) -> Path:
     """Return the runs folder of a run of two epochs that was interrupted in the second."""
     place = tmp_path_factory.mktemp("stopped")
     interrupted(config_of(vector_sets, "train.epochs=2", strategy="qure", loss="info-nce"), place, 1)
@@ -698,9 +734,9 @@ def stopped(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory, in
 
 
 @pytest.fixture
-def half(stopped: Path, tmp_path: Path) -> RunFolder:
-    """Return a copy of `stopped`'s run."""
-    shutil.copytree(stopped, tmp_path / "half")
+def half(stopped_runs: Path, tmp_path: Path) -> RunFolder:
+    """Return a copy of the interrupted run."""
+    shutil.copytree(stopped_runs, tmp_path / "half")
     return RunFolder(next((tmp_path / "half").glob("qure*")))
 
 
@@ -745,19 +781,23 @@ def test_every_file_reaches_the_disk_before_it_gets_its_name(vector_sets, tmp_pa
     named: list[tuple[str, int]] = []  # name, number of events before it
     replace = Path.replace
 
-    def watched_sync(handle: int) -> None:
-        events.append(("sync", (there := os.fstat(handle)).st_ino, there.st_size))
+    def note_sync(handle: int) -> None:
+        stat = os.fstat(handle)
+        events.append(("sync", stat.st_ino, stat.st_size))
 
-    def watched_replace(self: Path, target: Path) -> Path:
-        sums = target.parent / SUMS
-        for wanted in (self, sums) if sums.exists() else (self,):
-            assert ("sync", (there := wanted.stat()).st_ino, there.st_size) in events, (target, wanted)
+    def check_replace(self: Path, target: Path) -> Path:
+        written = [self]
+        if (target.parent / SUMS).exists():
+            written.append(target.parent / SUMS)
+        for path in written:
+            stat = path.stat()
+            assert ("sync", stat.st_ino, stat.st_size) in events, (target, path)
         named.append((target.name, len(events)))
         events.append(("name", target.parent.stat().st_ino, 0))
         return replace(self, target)
 
-    monkeypatch.setattr(os, "fsync", watched_sync)
-    monkeypatch.setattr(Path, "replace", watched_replace)
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "replace", check_replace)
     with atomic_write(tmp_path / "a") as file:
         file.write("x" * 100_000)
     run(config_of(vector_sets, "train.epochs=2", strategy="top-k", loss="info-nce"), tmp_path)
@@ -765,5 +805,6 @@ def test_every_file_reaches_the_disk_before_it_gets_its_name(vector_sets, tmp_pa
     assert {"a", "config.json", "checkpoint.pt", "result.json", "ranks.parquet", "model.safetensors"} <= set(names)
     assert names.count("checkpoint.pt") == 2  # one per epoch
     for name, place in named:  # a name is safe once its folder is synced
-        what, folder, _ = events[place + 1]
-        assert (what, folder) == ("sync", events[place][1]), name
+        _, folder, _ = events[place]
+        event, inode, _ = events[place + 1]
+        assert (event, inode) == ("sync", folder), name

@@ -31,10 +31,11 @@ def test_a_skeleton_has_the_shapes_of_the_backbone(name, options):
     loaded = registry.make("backbones", name, **options, seed=0)
 
     def shapes(backbone: torch.nn.Module) -> dict[str, tuple[torch.Size, bool]]:
-        return {key: (each.shape, each.requires_grad) for key, each in backbone.named_parameters()}
+        parameters = backbone.named_parameters()
+        return {name: (parameter.shape, parameter.requires_grad) for name, parameter in parameters}
 
     assert shapes(skeleton) == shapes(loaded)
-    assert all(parameter.is_meta for parameter in skeleton.parameters())
+    assert [name for name, parameter in skeleton.named_parameters() if not parameter.is_meta] == []
     assert skeleton.tokenize(["red"]).keys() == loaded.tokenize(["red"]).keys()
 
 
@@ -58,10 +59,10 @@ def test_missing_weights_are_as_published(name, weights, parameters, monkeypatch
 def sets(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the settings of runs of BLIP-2 whose steps take 1 MiB a row, 2 KiB when recomputed."""
 
-    def made_up(self: Architecture, name: str, rows: int, *, recompute: bool = False) -> CallMemory:
+    def memory_of_rows(self: Architecture, name: str, rows: int, *, recompute: bool = False) -> CallMemory:
         return CallMemory(2**11 if recompute else 2**20, 0, output=0, operations=1e9, forward=2.5e8) * rows
 
-    monkeypatch.setattr(Architecture, "call", made_up)
+    monkeypatch.setattr(Architecture, "call", memory_of_rows)
     monkeypatch.setattr(run_forecast, "cpu_speed", lambda: 1e9)
     monkeypatch.setattr(run_forecast, "SMALL", 0)
     backbone = ["backbone.name=blip2", "backbone.init=random", "backbone.size=toy"]
@@ -83,7 +84,8 @@ def test_the_lines_of_a_run(config, monkeypatch):
     assert "pictures to decode and encode once (about " in counts
     assert hours == "the steps alone take about 29 min on this CPU"
     monkeypatch.setattr(run_forecast, "cpu_speed", lambda: 1e7)  # a hundredth
-    assert forecast_lines(config, DataCache())[2] == "the steps alone take about 48.0 h on this CPU (a GPU takes hours)"
+    _, _, hours = forecast_lines(config, DataCache())
+    assert hours == "the steps alone take about 48.0 h on this CPU (a GPU takes hours)"
 
 
 KL = ("loss.name=margin-kl", "loss.kl_over=corpus")
@@ -108,8 +110,8 @@ CORPUS = {  # in 18 steps 96 images of 1e9 operations, of which a quarter forwar
 @pytest.mark.parametrize(("strategy", "more", "line"), CORPUS.values(), ids=CORPUS)
 def test_a_corpus_in_every_step_is_told(strategy, more, line, sets, monkeypatch):
     monkeypatch.setattr(fitting, "machine_memory", lambda: 2**34)
-    told = forecast_lines(resolve(config_of(sets, strategy, *more)), DataCache())
-    assert [text for text in told if "pass the" in text] == ([] if line is None else [line])
+    lines = forecast_lines(resolve(config_of(sets, strategy, *more)), DataCache())
+    assert [text for text in lines if "pass the" in text] == ([] if line is None else [line])
 
 
 FITS = {
@@ -130,18 +132,20 @@ def test_a_step_that_cannot_fit_is_refused(memory, message, config, monkeypatch)
 
 
 def test_planning_names_the_plan_that_a_run_takes(subtests, config, monkeypatch):
-    """What the dry run says and what the run computes on a card of any size: one decision."""
-    made, run = RunForecast.of(config, DataCache()), untrained(config)
+    """What the dry run says and what the run computes on a GPU of any size: one decision."""
+    on_cpu = RunForecast.of(config, DataCache())
+    run = untrained(config)
     cuda = torch.device("cuda")
-    on_gpu = RunForecast(config, made.splits, made.architecture, cuda)
+    gpu = RunForecast(config, on_cpu.splits, on_cpu.architecture, cuda)
     gpu_run = replace(run, precision=replace(run.precision, device=cuda))
     for memory in (2**31, 2**30, 900 * 2**20, 820 * 2**20, 2**20):
         with subtests.test(memory=memory):
             properties = SimpleNamespace(total_memory=memory)
-            monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, own=properties: own)
-            taken = fitting_plan(gpu_run)
-            said = on_gpu.fitting()
-            assert said == taken if said is not None else on_gpu.plans(config.compute)[-1] == taken
+            monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, answer=properties: answer)
+            planned = gpu.fitting()
+            if planned is None:
+                planned = gpu.plans(config.compute)[-1]
+            assert planned == fitting_plan(gpu_run)
 
 
 def test_a_run_that_was_started_is_estimated_in_its_precision(config):
@@ -156,12 +160,11 @@ def test_small_backbones_are_not_traced_by_a_run(config, monkeypatch):
 
 
 def test_a_measured_card_tells_hours(config, monkeypatch):
-    made = RunForecast(
-        config, DataCache().splits(config), RunForecast.of(config, DataCache()).architecture, torch.device("cuda")
-    )
+    architecture = RunForecast.of(config, DataCache()).architecture
+    on_gpu = RunForecast(config, DataCache().splits(config), architecture, torch.device("cuda"))
     monkeypatch.setattr(RunForecast, "memory", 2**40)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     speed = 1e12 * next(gpu["tflops"] for gpu in run_forecast.GPUS if gpu["name"] == "H200")
-    assert made.seconds() == pytest.approx(18 * 96 * 1e9 / speed)
+    assert on_gpu.seconds() == pytest.approx(18 * 96 * 1e9 / speed)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another card")
-    assert made.seconds() is None
+    assert on_gpu.seconds() is None

@@ -32,9 +32,9 @@ from negbench.systems.system import load_config
 from negbench.testing.worlds import global_generators
 from tests.runs import run, untrained
 
-OWN = ("hybrid.alpha=0.4", "hybrid.beta=0.1")
+TERMS = ("hybrid.alpha=0.4", "hybrid.beta=0.1")
 FOUR = ("train.num_negatives=4", "mining.replacement=false")
-Drawn = Callable[..., tuple[RunResult, list[list[int]], list[tuple[int, int]]]]
+RunOf = Callable[..., tuple[RunResult, list[list[int]], list[tuple[int, int]]]]
 
 
 def config_of(strategy: str, toy_sets: list[str], *more: str, loss: str = "info-nce") -> RunConfig:
@@ -50,7 +50,7 @@ def test_a_shrinking_pool_refreshed_more_often_shrinks_as_often(tmp_path, vector
 
 
 def test_own_temperatures_are_trained_and_written_down(subtests, tmp_path, toy_sets):
-    result = run(config_of("hycole", toy_sets, *OWN), tmp_path)
+    result = run(config_of("hycole", toy_sets, *TERMS), tmp_path)
     points = [p for p in result.folder.metrics() if "train/temperature" in p]
     for term in ("icm", "tcm", "ritm", "titm"):
         with subtests.test(term=term):
@@ -69,9 +69,10 @@ def test_own_temperatures_are_trained_and_written_down(subtests, tmp_path, toy_s
 
 
 def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets):
-    config = resolve(config_of("hycole", toy_sets, *OWN))
+    config = resolve(config_of("hycole", toy_sets, *TERMS))
     opened = untrained(config)
-    strategy, loss = make_strategy("hycole"), make_loss("info-nce")
+    strategy = make_strategy("hycole")
+    loss = make_loss("info-nce")
     objective = Objective(TrainingCalls(opened.backbone, 0), strategy, loss, opened.scene, config.mining, config.hybrid)
     (group,) = torch.optim.AdamW(objective.parameter_groups(0.25), weight_decay=0.5).param_groups
     assert (group["lr"], group["weight_decay"]) == (0.25, 0)
@@ -90,7 +91,7 @@ def test_a_loss_learns_its_bias_from_where_its_option_starts(vector_sets, tmp_pa
 
 def test_terms_beside_the_loss_refuse_a_learned_bias(toy_sets):
     with pytest.raises(NegbenchError, match=r"^hybrid\.alpha and hybrid\.beta add terms .* bias of SigLIP .*alpha=0"):
-        untrained(config_of("hycole", toy_sets, *OWN, loss="siglip"))
+        untrained(config_of("hycole", toy_sets, *TERMS, loss="siglip"))
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, 20.0])
@@ -106,14 +107,8 @@ def test_the_temperature_moves_at_its_own_rate(tmp_path, vector_sets, rate):
 def test_a_temperature_stays_above_its_bound(tmp_path, vector_sets):
     config = resolve(config_of("qure", vector_sets, "train.temperature_least=0.05"))
     opened = untrained(config)
-    objective = Objective(
-        TrainingCalls(opened.backbone, 0),
-        make_strategy("qure"),
-        make_loss("info-nce"),
-        opened.scene,
-        config.mining,
-        config.hybrid,
-    )
+    parts = (make_strategy("qure"), make_loss("info-nce"), opened.scene, config.mining, config.hybrid)
+    objective = Objective(TrainingCalls(opened.backbone, 0), *parts)
     assert objective.divisor == pytest.approx(0.07)
     with torch.no_grad():
         opened.backbone.log_temperature.fill_(math.log(0.03))
@@ -149,38 +144,42 @@ def test_only_the_temperature_gets_its_own_rate(toy_sets):
 
 
 @pytest.fixture(scope="module")
-def drawn(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+def run_of(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> RunOf:
     """Return a function that gives a run, computed once, with the rows of its batches and the seed of each row."""
+    place = tmp_path_factory.mktemp("drawn")
 
     @cache
-    def computed(strategy: str, *more: str) -> tuple[RunResult, list[list[int]], list[tuple[int, int]]]:
-        rows, seeds = list[list[int]](), list[tuple[int, int]]()
+    def compute(strategy: str, *more: str) -> tuple[RunResult, list[list[int]], list[tuple[int, int]]]:
+        rows: list[list[int]] = []
+        seeds: list[tuple[int, int]] = []
 
-        def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
+        def note_batch(parts: TrainingParts, state: State, batch: Batch) -> None:
             rows.append(batch.rows.tolist())
             if batch.seed is not None:
                 seeds.extend(zip(batch.rows.tolist(), batch.seed.tolist(), strict=True))
 
-        return run(config_of(strategy, vector_sets, *more), place, stepped=stepped), rows, seeds
+        result = run(config_of(strategy, vector_sets, *more), place, stepped=note_batch)
+        return result, rows, seeds
 
-    place = tmp_path_factory.mktemp("drawn")
-    return computed
+    return compute
 
 
-def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(drawn):
-    (whole, *_), (thinned, *_) = drawn("in-batch"), drawn("in-batch", "train.num_negatives=4")
-    assert thinned.details["negatives_seen"] == drawn("all-corpus", *FOUR)[0].details["negatives_seen"] == 3 * 48 * 4
+def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(run_of):
+    whole, *_ = run_of("in-batch")
+    thinned, *_ = run_of("in-batch", "train.num_negatives=4")
+    mined, *_ = run_of("all-corpus", *FOUR)
+    assert thinned.details["negatives_seen"] == mined.details["negatives_seen"] == 3 * 48 * 4
     assert whole.details["negatives_seen"] > thinned.details["negatives_seen"]
     assert whole.details["draws"] == {"per_query": None, "replacement": None, "redraw": None}
     assert thinned.details["draws"] == {"per_query": 4, "replacement": None, "redraw": None}
     assert thinned.folder.path != whole.folder.path
 
 
-def test_with_replacement_an_epoch_may_repeat_a_negative(subtests, drawn):
+def test_with_replacement_an_epoch_may_repeat_a_negative(subtests, run_of):
     repeats = {}
     for replacement, more in ((False, FOUR), (True, (*FOUR, "mining.replacement=true"))):
         with subtests.test(replacement=replacement):
-            result, *_ = drawn("all-corpus", *more)
+            result, *_ = run_of("all-corpus", *more)
             assert result.details["draws"] == {"per_query": 4, "replacement": replacement, "redraw": True}
             negatives = result.folder.table("mining-00")["negatives"].tolist()
             assert [len(row) for row in negatives] == [12] * 48
@@ -191,34 +190,33 @@ def test_with_replacement_an_epoch_may_repeat_a_negative(subtests, drawn):
 
 
 def test_one_draw_serves_all_epochs_of_an_interval(vector_sets, tmp_path):
-    used = dict[int, dict[int, list[int]]]()  # by epoch and query
+    used: dict[int, dict[int, list[int]]] = {}  # by epoch and query
 
-    def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
+    def note_negatives(parts: TrainingParts, state: State, batch: Batch) -> None:
         assert batch.negatives is not None
-        epoch = used.setdefault(state.epoch, {})
-        epoch.update(zip(batch.rows.tolist(), batch.negatives.tolist(), strict=True))
+        of_epoch = used.setdefault(state.epoch, {})
+        of_epoch.update(zip(batch.rows.tolist(), batch.negatives.tolist(), strict=True))
 
     sets = (*FOUR, "mining.redraw=false", "train.epochs=6", "schedule.n_def=3")
-    result = run(config_of("after-target", vector_sets, *sets), tmp_path, stepped=stepped)
+    result = run(config_of("after-target", vector_sets, *sets), tmp_path, stepped=note_negatives)
     assert result.details["refresh_epochs"] == [2, 4]
     assert result.details["draws"] == {"per_query": 4, "replacement": False, "redraw": False}
     assert used[0] == used[1]
     assert used[2] == used[3]
     assert used[4] == used[5]
-    assert used[1] != used[2] != used[3 + 1]
+    assert used[1] != used[2] != used[4]
     stored = result.folder.table("mining-00")["negatives"].tolist()
     assert [list(row) for row in stored] == [used[2][query] for query in range(48)]
 
 
 @pytest.mark.parametrize(("rise", "expected"), [(0, "released"), (1, "warm")])
 def test_a_rate_that_moves_once_an_epoch_is_that_of_the_released_code(rise, expected):
-    steps, epochs, lr, floor = 3, 5, 1e-5, 1e-7
-    config = resolve(
-        load_config(
-            flags={"strategy": {"name": "qure"}},
-            sets=[f"train.lr={lr}", "train.epochs=5", "train.lr_update=epoch", f"train.lr_warmup_epochs={rise}"],
-        )
-    )
+    steps = 3
+    epochs = 5
+    lr = 1e-5
+    floor = 1e-7
+    sets = [f"train.lr={lr}", "train.epochs=5", "train.lr_update=epoch", f"train.lr_warmup_epochs={rise}"]
+    config = resolve(load_config(flags={"strategy": {"name": "qure"}}, sets=sets))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=config.train.lr)
     schedule = cosine(optimizer, config.train, steps)
     rates = []
@@ -228,23 +226,24 @@ def test_a_rate_that_moves_once_an_epoch_is_that_of_the_released_code(rise, expe
         schedule.step()
     by_epoch = [rates[epoch * steps : (epoch + 1) * steps] for epoch in range(epochs)]
     if expected == "warm":
-        assert by_epoch[0] == pytest.approx([lr / 3, lr * 2 / 3, lr])
-        del by_epoch[0]
+        assert by_epoch.pop(0) == pytest.approx([lr / 3, lr * 2 / 3, lr])
     # train_qure.py: cosine_lr_schedule(optimizer, epoch, max_epochs, init_lr, init_lr / 100) before each epoch
-    left = epochs - rise
-    released = [(lr - floor) * 0.5 * (1 + math.cos(math.pi * epoch / left)) + floor for epoch in range(left)]
-    for epoch, (found, rate) in enumerate(zip(by_epoch, released, strict=True)):
-        assert found == pytest.approx([rate] * steps), epoch
+    falling = epochs - rise
+    for epoch, rates_of_epoch in enumerate(by_epoch):
+        released = (lr - floor) * 0.5 * (1 + math.cos(math.pi * epoch / falling)) + floor
+        assert rates_of_epoch == pytest.approx([released] * steps), epoch
+    assert len(by_epoch) == falling
 
 
-def test_thinning_draws_from_the_runs_own_stream(drawn):
+def test_thinning_draws_from_the_runs_own_stream(run_of):
     """Thinning draws anew for each query and epoch, differs under another seed, and leaves the batches unchanged."""
-    thin = ("in-batch", "train.num_negatives=4")
-    (_, whole, none), (_, rows, seeds), (_, others, more) = drawn("in-batch"), drawn(*thin), drawn(*thin, "seed=1")
-    assert whole == rows != others
-    assert not none
+    _, plain_rows, plain_seeds = run_of("in-batch")
+    _, rows, seeds = run_of("in-batch", "train.num_negatives=4")
+    _, other_rows, other_seeds = run_of("in-batch", "train.num_negatives=4", "seed=1")
+    assert plain_rows == rows != other_rows
+    assert plain_seeds == []
     assert len(set(seeds)) == len(seeds) == 3 * 48
-    assert len({seed for _, seed in seeds + more}) == 2 * 3 * 48
+    assert len({seed for _, seed in seeds + other_seeds}) == 2 * 3 * 48
 
 
 # --- what a run leaves behind ----------------------------------------------------------------------------------------
@@ -269,47 +268,47 @@ def test_a_diverged_model_is_one_line(tmp_path, vector_sets):
 
 
 def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(tmp_path, vector_sets):
-    before, seen = torch.get_num_threads(), list[tuple[str, int]]()
+    before = torch.get_num_threads()
+    states: list[tuple[str, int]] = []
 
     def stop(*_: object) -> None:
         folder = RunFolder(sorted(tmp_path.glob("in-batch*"))[-1])  # the latest attempt's
-        seen.append((folder.status, torch.get_num_threads()))
+        states.append((folder.status, torch.get_num_threads()))
         raise NegbenchError("mend this")
 
     for number in range(2):
         with pytest.raises(NegbenchError, match="mend this"):
             run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path, stepped=stop)
         assert RunFolder(next(tmp_path.glob("in-batch*"))).status == "failed", f"start {number}"
-    assert seen == [("interrupted", before + 1)] * 2
+    assert states == [("interrupted", before + 1)] * 2
     assert torch.get_num_threads() == before
 
 
 def test_a_bug_is_noted_and_the_run_computed_again(tmp_path, vector_sets):
-    def odd(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise ValueError("odd")
 
     config = config_of("in-batch", vector_sets)
     with pytest.raises(ValueError, match="odd"):
-        run(config, tmp_path, point=odd)
+        run(config, tmp_path, point=fail)
     assert (next(tmp_path.glob("in-batch*")) / "error.txt").read_text(encoding="utf-8").strip() == "ValueError: odd"
     assert [run(config, tmp_path).reused for _ in range(2)] == [False, True]
 
 
 def test_progress_reaches_its_total(tmp_path, vector_sets, monkeypatch):
-    shown = list[tuple[str, int | None, int, str]]()
+    stages: dict[str, list[tuple[int | None, int, str]]] = {}
 
     @contextmanager
     def stage(self: Display, name: str, *, total: int | None = None, note: str = "") -> Iterator[Callable[[int], None]]:
-        counts = list[int]()
+        counts: list[int] = []
         yield counts.append
-        shown.append((name, total, sum(counts), note))
+        stages.setdefault(name, []).append((total, sum(counts), note))
 
     monkeypatch.setattr(Display, "stage", stage)
     sets = ("train.epochs=2", "train.batch_size=20", "schedule.refresh_epochs=[0,1]")
     run(config_of("qure", vector_sets, *sets), tmp_path)
-    trained = [("train", 3, 3, f"epoch {epoch}/2") for epoch in (1, 2)]  # two batches of 20 and one of 8
-    assert [each for each in shown if each[0] == "train"] == trained
-    assert [each for each in shown if each[0] == "mine"] == [("mine", 48, 48, f"epoch {epoch}") for epoch in (1, 2)]
+    assert stages["train"] == [(3, 3, "epoch 1/2"), (3, 3, "epoch 2/2")]  # two batches of 20 and one of 8
+    assert stages["mine"] == [(48, 48, "epoch 1"), (48, 48, "epoch 2")]
 
 
 # --- pairs that change with the epoch --------------------------------------------------------------------------------
@@ -326,32 +325,32 @@ PAIRS_OF_EPOCHS = [
 def test_pairs_are_those_of_the_epoch_or_interval(
     vector_sets, tmp_path, monkeypatch, strategy, redraws, pairs_of_epoch
 ):
-    mined = list[Tensor]()
+    mined: list[Tensor] = []
 
     def at_epoch(self: Triplets, epoch: int, seed: int) -> Triplets:
-        of_group = {name: [q for q in first.queries if q.group == name] for name in self.groups}
         queries = []
         for query in first.queries:
-            own = of_group[query.group]
-            other = own[(own.index(query) + 3 * seed + epoch) % len(own)]
+            of_group = [one for one in first.queries if one.group == query.group]
+            other = of_group[(of_group.index(query) + 3 * seed + epoch) % len(of_group)]
             target = other.target if redraws else query.target
             queries.append(dataclasses.replace(query, target=target, text=other.text, relevant=()))
         return dataclasses.replace(self, queries=queries)
 
-    def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
-        drawn = first.at_epoch(pairs_of_epoch[state.epoch], 2)
-        assert torch.equal(parts.objective.scene.train.dataset.target_columns, drawn.target_columns)
-        texts = parts.objective.backbone.tokenize([query.text for query in drawn.queries])
-        assert all(torch.equal(batch.tokens[name], rows[batch.rows]) for name, rows in texts.items())
+    def check_batch(parts: TrainingParts, state: State, batch: Batch) -> None:
+        pairs = first.at_epoch(pairs_of_epoch[state.epoch], 2)
+        assert torch.equal(parts.objective.scene.train.dataset.target_columns, pairs.target_columns)
+        texts = parts.objective.backbone.tokenize([query.text for query in pairs.queries])
+        for name, rows in texts.items():
+            assert torch.equal(batch.tokens[name], rows[batch.rows]), name
 
-    def refreshed(now: ModelCache, phase: Phase, _: Mined) -> None:
+    def note_targets(now: ModelCache, phase: Phase, _: Mined) -> None:
         mined.append(now.task(now.scene_to_mine(), phase.mined).target)
 
     config = config_of(strategy, vector_sets, "train.epochs=6", "train.batch_size=16", "schedule.n_def=3", "seed=2")
     first = DataCache().dataset(config.dataset, "train", images=False)
     monkeypatch.setattr(Triplets, "at_epoch", at_epoch)
     monkeypatch.setattr(Triplets, "redraws", property(lambda self: redraws and self.split == "train"))
-    run(config, tmp_path, stepped=stepped, refreshed=refreshed)
-    assert len(mined) == 3 * (strategy == "after-target")
-    for task, epoch in zip(mined, (0, 2, 4), strict=False):
-        assert torch.equal(task, first.at_epoch(epoch, 2).target_columns), epoch
+    run(config, tmp_path, stepped=check_batch, refreshed=note_targets)
+    refreshes = [0, 2, 4] if strategy == "after-target" else []
+    for targets, epoch in zip(mined, refreshes, strict=True):
+        assert torch.equal(targets, first.at_epoch(epoch, 2).target_columns), epoch

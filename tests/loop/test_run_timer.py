@@ -37,32 +37,38 @@ RUNS = [
 
 @pytest.mark.parametrize(("strategy", "sets"), RUNS, ids=[name for name, _ in RUNS])
 def test_each_part_is_counted_as_often_as_a_run_does_it(strategy, sets, vector_sets, tmp_path, monkeypatch):
-    counted, cache = Counter[str](), DataCache()
+    counts = Counter[str]()
+    cache = DataCache()
     planned = plan_run(load_config(flags={"strategy": {"name": strategy}}, sets=[*vector_sets, *sets]), cache)
 
-    def spied(part, made, *args, **options):
-        counted[part] += 1
-        return made(*args, **options)
+    def count_call(part, function, *args, **options):
+        counts[part] += 1
+        return function(*args, **options)
 
     for (module, name), part in PARTS.items():
-        monkeypatch.setattr(module, name, partial(spied, part, getattr(module, name)))
+        monkeypatch.setattr(module, name, partial(count_call, part, getattr(module, name)))
     run_config(planned, RunContext(tmp_path, RunContext.open(tmp_path, "none").tracker, cache=cache))
     for part in {*PARTS.values()}:
         for other in PARTS.values():
             monkeypatch.setattr(_PartTimer, other, lambda *_, is_it=other == part: float(is_it))
-        assert RunTimer(cache).seconds(planned) == pytest.approx(counted[part] + run_timer._STORED), part
+        assert RunTimer(cache).seconds(planned) == pytest.approx(counts[part] + run_timer._STORED), part
 
 
 def test_another_data_set_counts_as_its_queries(toy_sets, tmp_path, monkeypatch):
     standin.write_preferences(tmp_path, users=4, judgements=6, images=40)
     for part in {*PARTS.values()}:
         monkeypatch.setattr(_PartTimer, part, lambda *_, is_it=part == "scoring": float(is_it))
-    cache, seconds = DataCache(), []
-    for sets in ([], [f"eval.also='hp-fashioniq:root={tmp_path}'"]):
-        planned = plan_run(load_config(flags={"strategy": {"name": "qure"}}, sets=[*toy_sets, *sets]), cache)
-        seconds.append(RunTimer(cache)._seconds(planned))
-    points, queries = 3, len(cache.splits(planned.config).val.queries)  # two epochs and the untrained model
-    assert seconds[1] - seconds[0] == pytest.approx(points * 24 / queries)
+    cache = DataCache()
+
+    def plan(*sets):
+        return plan_run(load_config(flags={"strategy": {"name": "qure"}}, sets=[*toy_sets, *sets]), cache)
+
+    alone = RunTimer(cache)._seconds(plan())
+    planned = plan(f"eval.also='hp-fashioniq:root={tmp_path}'")
+    with_another = RunTimer(cache)._seconds(planned)
+    points = 3  # two epochs and the untrained model
+    queries = len(cache.splits(planned.config).val.queries)
+    assert with_another - alone == pytest.approx(points * 24 / queries)
 
 
 def test_some_queries_and_steps_stand_for_all(monkeypatch):
@@ -75,16 +81,18 @@ def test_some_queries_and_steps_stand_for_all(monkeypatch):
     sizes = ("train_images=60", "train_queries=48", "val_images=60", "val_queries=20")
     sets = [*(f"dataset.{size}" for size in sizes), "backbone.dim=8", "train.epochs=4", "train.batch_size=16"]
     flags = {"strategy": {"name": "qure"}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
-    config, cache, before = load_config(flags=flags, sets=sets), DataCache(), torch.get_rng_state()
+    config = load_config(flags=flags, sets=sets)
+    cache = DataCache()
+    before = torch.get_rng_state()
     timer = RunTimer(cache)
     first = timer.seconds(plan_run(config, cache))
-    known = sorted((key[0], value) for key, value in timer._seconds_of.items())
+    timed_parts = sorted((part, seconds) for (part, *_), seconds in timer._seconds_of.items())
     # the corpus before the first refresh is mined once too
-    assert known == [("epoch", 2.5), ("refresh", 3), ("refresh", 3), ("regime_card", 1), ("scoring", 1)]
+    assert timed_parts == [("epoch", 2.5), ("refresh", 3), ("refresh", 3), ("regime_card", 1), ("scoring", 1)]
     assert torch.equal(torch.get_rng_state(), before)
-    taken = next(ticks)
+    tick = next(ticks)
     assert timer.seconds(plan_run(config.model_copy(update={"seed": 1}), cache)) == first
-    assert next(ticks) == taken + 1  # another world of the same kind is not timed again
+    assert next(ticks) == tick + 1  # another world of the same kind is not timed again
 
 
 def test_what_must_be_encoded_is_not_rehearsed(vector_sets, monkeypatch):
@@ -92,4 +100,5 @@ def test_what_must_be_encoded_is_not_rehearsed(vector_sets, monkeypatch):
     cache = DataCache()
     planned = plan_run(load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets), cache)
     encoder = planned.config.model_copy(update={"backbone": PluginConfig(name="tiny")})
-    assert [RunTimer(cache).seconds(each) for each in (planned, replace(planned, config=encoder))] == [5.0, 0.0]
+    assert RunTimer(cache).seconds(planned) == 5.0
+    assert RunTimer(cache).seconds(replace(planned, config=encoder)) == 0.0

@@ -23,34 +23,39 @@ DRAWN = torch.tensor([[3, 5], [2, 2], [33, 21], [25, 36]])
 
 
 def opened(sets: list[str], *more: str) -> OpenRun:
-    made = untrained(config_of(sets, "in-batch+qure:shared=true", *more))
-    made.backbone.eval()
-    return made
+    opened_run = untrained(config_of(sets, "in-batch+qure:shared=true", *more))
+    opened_run.backbone.eval()
+    return opened_run
 
 
 def step(
-    made: OpenRun, drawn: Tensor, name: str = "in-batch+qure", loss: str = "info-nce", **options: Any
+    opened_run: OpenRun, drawn: Tensor, name: str = "in-batch+qure", loss: str = "info-nce", **options: Any
 ) -> StepResult:
-    train, strategy = made.scene.train, make_strategy(name, shared=True)
+    train = opened_run.scene.train
+    strategy = make_strategy(name, shared=True)
     objective = Objective(
-        TrainingCalls(made.backbone, 0), strategy, make_loss(loss, **options), made.scene, made.config.mining
+        TrainingCalls(opened_run.backbone, 0),
+        strategy,
+        make_loss(loss, **options),
+        opened_run.scene,
+        opened_run.config.mining,
     )
     with torch.no_grad():
         return objective(Batch(ROWS, drawn, {key: value[ROWS] for key, value in train.tokens.items()}))
 
 
-def scores_of(made: OpenRun) -> Tensor:
+def scores_of(opened_run: OpenRun) -> Tensor:
     """[4, N] over the temperature."""
     with torch.no_grad():
-        embeddings = evaluation.embed(made.backbone, made.scene, made.scene.train)
-    scores: Tensor = relevance(embeddings.queries[ROWS], embeddings.candidates) / made.backbone.temperature.item()
+        embeddings = evaluation.embed(opened_run.backbone, opened_run.scene, opened_run.scene.train)
+    scores: Tensor = relevance(embeddings.queries[ROWS], embeddings.candidates) / opened_run.backbone.temperature.item()
     return scores
 
 
-def columns_of(made: OpenRun, drawn: Tensor, excluded: list[set[int]]) -> list[list[int]]:
+def columns_of(opened_run: OpenRun, drawn: Tensor, excluded: list[set[int]]) -> list[list[int]]:
     """Each query's own draws, the batch's other targets, and the draws of others that it may have; by loops."""
-    targets = made.scene.train.dataset.target_columns[ROWS].tolist()
-    wanted = []
+    targets = opened_run.scene.train.dataset.target_columns[ROWS].tolist()
+    columns_by_query = []
     for i in range(len(ROWS)):
         columns = drawn[i].tolist()
         others = [targets[j] for j in range(len(ROWS)) if j != i]
@@ -58,8 +63,8 @@ def columns_of(made: OpenRun, drawn: Tensor, excluded: list[set[int]]) -> list[l
             if j != i:
                 others += drawn[j].tolist()
         columns += [column for column in others if column != targets[i] and column not in excluded[i]]
-        wanted.append(columns)
-    return wanted
+        columns_by_query.append(columns)
+    return columns_by_query
 
 
 def softmax_loss(scores: Tensor, targets: list[int], columns: list[list[int]]) -> float:
@@ -68,51 +73,54 @@ def softmax_loss(scores: Tensor, targets: list[int], columns: list[list[int]]) -
 
 
 def test_the_draws_of_the_batchs_other_queries_join_the_softmax(vector_sets):
-    made = opened(vector_sets)
-    data = made.scene.train.dataset
+    opened_run = opened(vector_sets)
+    data = opened_run.scene.train.dataset
     targets = data.target_columns[ROWS].tolist()
     drawn = DRAWN.clone()
     drawn[1, 0] = targets[0]  # some query's target is left out for that query alone
-    columns = columns_of(made, drawn, [set()] * 4)
+    columns = columns_of(opened_run, drawn, [set()] * 4)
     assert targets[0] not in columns[0]
     assert columns[1].count(targets[0]) == 2  # its own draw, and the other query's target
-    result = step(made, drawn)
-    assert float(result.loss) == pytest.approx(softmax_loss(scores_of(made), targets, columns), abs=1e-5)
+    result = step(opened_run, drawn)
+    assert float(result.loss) == pytest.approx(softmax_loss(scores_of(opened_run), targets, columns), abs=1e-5)
     assert result.negatives == sum(map(len, columns))
 
 
 @pytest.mark.parametrize("exclude", [False, True])
 def test_known_relevant_images_are_left_out_on_request_and_counted_otherwise(subtests, vector_sets, exclude):
-    made = opened(vector_sets, f"mining.exclude_relevant={str(exclude).lower()}")
-    data = made.scene.train.dataset
+    opened_run = opened(vector_sets, f"mining.exclude_relevant={str(exclude).lower()}")
+    data = opened_run.scene.train.dataset
     targets = data.target_columns[ROWS].tolist()
     assert data.answers is not None
     answers = [set(data.answers.row(row).tolist()) for row in ROWS.tolist()]
     drawn = DRAWN.clone()
     drawn[0, 0] = next(iter(answers[1] - {targets[1]}))  # drawn for the first query, and right for the second
-    columns = columns_of(made, drawn, answers if exclude else [set()] * 4)
-    result = step(made, drawn)
-    assert float(result.loss) == pytest.approx(softmax_loss(scores_of(made), targets, columns), abs=1e-5)
+    columns = columns_of(opened_run, drawn, answers if exclude else [set()] * 4)
+    result = step(opened_run, drawn)
+    assert float(result.loss) == pytest.approx(softmax_loss(scores_of(opened_run), targets, columns), abs=1e-5)
     assert result.shared is not None
-    members = columns_of(made, drawn[:, :0], answers if exclude else [set()] * 4)
+    members = columns_of(opened_run, drawn[:, :0], answers if exclude else [set()] * 4)
     for i in range(4):
         with subtests.test(i=i):
-            shared = columns[i][2 + len(members[i]) :]
-            known = [column in answers[i] for column in shared] if answers[i] else []
-            assert result.shared[i].tolist() == [len(known), sum(known)]
+            of_others = columns[i][2 + len(members[i]) :]
+            wrong = [column for column in of_others if column in answers[i]]
+            if answers[i]:
+                assert result.shared[i].tolist() == [len(of_others), len(wrong)]
+            else:  # nobody knows which are wrong
+                assert result.shared[i].tolist() == [0, 0]
     assert result.shared[1, 1] == (0 if exclude else 1)
 
 
 def test_filters_apply_to_the_draws_of_others(vector_sets):
-    made, free = opened(vector_sets, "mining.margin=0.05"), opened(vector_sets)
-    targets = made.scene.train.dataset.target_columns[ROWS].tolist()
-    scores = scores_of(made) * made.backbone.temperature.item()
+    opened_run = opened(vector_sets, "mining.margin=0.05")
+    free = opened(vector_sets)
+    targets = opened_run.scene.train.dataset.target_columns[ROWS].tolist()
+    scores = scores_of(opened_run) * opened_run.backbone.temperature.item()
     high = [{int(c) for c in (scores[i] > scores[i, targets[i]] - 0.05).nonzero()} for i in range(4)]
-    assert any(
-        column in high[i] for i, columns in enumerate(columns_of(free, DRAWN, [set()] * 4)) for column in columns[2:]
-    )
-    want = softmax_loss(scores_of(made), targets, columns_of(made, DRAWN, high))
-    assert float(step(made, DRAWN).loss) == pytest.approx(want, abs=1e-5)
+    left_out = [high[i] & set(columns[2:]) for i, columns in enumerate(columns_of(free, DRAWN, [set()] * 4))]
+    assert set.union(*left_out)
+    want = softmax_loss(scores_of(opened_run), targets, columns_of(opened_run, DRAWN, high))
+    assert float(step(opened_run, DRAWN).loss) == pytest.approx(want, abs=1e-5)
 
 
 @pytest.mark.parametrize("hardness", [0.0, 5.0])
@@ -120,18 +128,21 @@ def test_the_loss_is_that_of_sentence_transformers(vector_sets, hardness):
     pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-    made = opened(vector_sets)
-    train = made.scene.train
+    opened_run = opened(vector_sets)
+    train = opened_run.scene.train
     by_target = {int(train.dataset.target_columns[row]): row for row in range(24)}  # of one gallery
     rows = torch.tensor(list(by_target.values())[:4])
     targets = train.dataset.target_columns[rows]
     free = [column for column in range(20) if column not in targets.tolist()]
     drawn = torch.tensor(free[:12]).reshape(4, 3)
     tokens = {key: value[rows] for key, value in train.tokens.items()}
-    strategy, loss = make_strategy("in-batch+qure", shared=True), make_loss("info-nce", hardness=hardness)
-    objective = Objective(TrainingCalls(made.backbone, 0), strategy, loss, made.scene, made.config.mining)
+    strategy = make_strategy("in-batch+qure", shared=True)
+    loss = make_loss("info-nce", hardness=hardness)
+    objective = Objective(
+        TrainingCalls(opened_run.backbone, 0), strategy, loss, opened_run.scene, opened_run.config.mining
+    )
     ours = objective(Batch(rows, drawn, tokens)).loss
-    embeddings = evaluation.embed(made.backbone, made.scene, train)
+    embeddings = evaluation.embed(opened_run.backbone, opened_run.scene, train)
     images = embeddings.candidates
 
     def similarity(queries: Tensor, flat: Tensor) -> Tensor:
@@ -139,7 +150,7 @@ def test_the_loss_is_that_of_sentence_transformers(vector_sets, hardness):
         return scores
 
     options = {"hardness_mode": "all_negatives", "hardness_strength": hardness} if hardness else {}
-    scale = 1 / made.backbone.temperature.item()
+    scale = 1 / opened_run.backbone.temperature.item()
     theirs = MultipleNegativesRankingLoss(None, scale=scale, similarity_fct=similarity, **options)
     documents = [images[columns].flatten(1) for columns in (targets, *drawn.T)]
     want = theirs.compute_loss_from_embeddings([embeddings.queries[rows], *documents], None)
@@ -149,18 +160,18 @@ def test_the_loss_is_that_of_sentence_transformers(vector_sets, hardness):
 @pytest.mark.parametrize("kl_over", ["batch", "corpus"])
 def test_candidates_of_a_loss_are_no_draws_of_others(vector_sets, kl_over):
     """What margin-kl ranks besides the negatives: each image once, and none that is a negative already."""
-    made = opened(vector_sets)
-    data = made.scene.train.dataset
+    opened_run = opened(vector_sets)
+    data = opened_run.scene.train.dataset
     targets = data.target_columns[ROWS].tolist()
-    columns = columns_of(made, DRAWN, [set()] * 4)
+    columns = columns_of(opened_run, DRAWN, [set()] * 4)
     names = list(data.groups)
     for i in range(4):
-        own = data.groups[names[int(data.group_index[ROWS[i]])]].tolist()
-        more = own if kl_over == "corpus" else targets
+        corpus = data.groups[names[int(data.group_index[ROWS[i]])]].tolist()
+        more = corpus if kl_over == "corpus" else targets
         columns[i] += [column for column in more if column != targets[i] and column not in columns[i]]
     options = {"kl_over": kl_over, "lambda_rank": 1e-9, "margin": 0.0}
-    result = step(made, DRAWN, loss="margin-kl", **options)
-    assert float(result.loss) == pytest.approx(softmax_loss(scores_of(made), targets, columns), abs=1e-5)
+    result = step(opened_run, DRAWN, loss="margin-kl", **options)
+    assert float(result.loss) == pytest.approx(softmax_loss(scores_of(opened_run), targets, columns), abs=1e-5)
 
 
 def test_a_run_counts_its_negatives_and_the_false_ones_among_the_shared(vector_sets, tmp_path):
@@ -169,8 +180,9 @@ def test_a_run_counts_its_negatives_and_the_false_ones_among_the_shared(vector_s
     assert shared.folder.result["negatives_per_query"] > 1.7 * alone.folder.result["negatives_per_query"]
     assert shared.metrics != alone.metrics
     curve = [point["mining/false_negative_rate_shared"] for point in shared.folder.metrics() if "train/loss" in point]
-    assert all(0 <= share < 1 for share in curve)
-    assert not any("mining/false_negative_rate_shared" in point for point in alone.folder.metrics())
+    assert min(curve) >= 0
+    assert max(curve) < 1
+    assert [point for point in alone.folder.metrics() if "mining/false_negative_rate_shared" in point] == []
     last = shared.folder.result["behaviour_by_refresh"][-1]
     assert last["false_negative_rate_shared"] == pytest.approx(curve[-1])
     assert not math.isnan(last["pool_size"])

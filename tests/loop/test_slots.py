@@ -1,6 +1,7 @@
 """Slots of a step: the sum of one softmax per slot, or one softmax over all, from what a loss gives for each or all."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,9 +19,14 @@ SCORES: dict[Slot, Tensor] = {
     "modification": torch.tensor([[0.6, 0.4], [0.0, 0.2]]),
     "target": torch.tensor([[0.6, -0.2], [0.5, 0.2]]),
 }
-POSITIVE, TAU, SUB_QUERY = torch.tensor([0.6, 0.2]), torch.tensor(0.5), torch.tensor([[0.3, 0.25], [0.1, 0.4]])
-OTHERS, PLAIN, WEIGHTS = ~torch.eye(2, dtype=torch.bool), torch.ones(2, 2), torch.tensor([[1.0, 4.0], [0.5, 1.0]])
-BESIDE = (torch.tensor([[0.7, 0.1], [-0.4, 0.9]]), torch.tensor([[True, True], [True, False]]))  # candidates
+POSITIVE = torch.tensor([0.6, 0.2])
+TAU = torch.tensor(0.5)
+SUB_QUERY = torch.tensor([[0.3, 0.25], [0.1, 0.4]])
+OTHERS = ~torch.eye(2, dtype=torch.bool)
+PLAIN = torch.ones(2, 2)
+WEIGHTS = torch.tensor([[1.0, 4.0], [0.5, 1.0]])
+CANDIDATES = torch.tensor([[0.7, 0.1], [-0.4, 0.9]])
+CANDIDATE_MASK = torch.tensor([[True, True], [True, False]])
 
 
 @pytest.mark.parametrize("loss", [InfoNCE(), BradleyTerry(), MarginKL(margin_aspect=0.2)], ids=["nce", "bt", "kl"])
@@ -33,17 +39,25 @@ def test_a_loss_takes_each_slot_or_all_together(loss, names, weighted):
     slots = {slot: SlotNegatives(SCORES[slot], OTHERS, WEIGHTS if slot == weighted else None) for slot in names}
 
     def aspects(among: Sequence[Slot]) -> list[AspectScores]:
-        seen = torch.cat([SUB_QUERY if slot == "target" else torch.full((2, 2), -99.0) for slot in among], 1)
-        there = torch.tensor([True, True])
-        colour = AspectScores("colour", SUB_QUERY.diagonal(), seen, torch.tensor(2.0), there)
-        return [colour] if more and "target" in among else []
+        if not more or "target" not in among:
+            return []
+        negatives = torch.cat([SUB_QUERY if slot == "target" else torch.full((2, 2), -99.0) for slot in among], 1)
+        present = torch.tensor([True, True])
+        return [AspectScores("colour", SUB_QUERY.diagonal(), negatives, torch.tensor(2.0), present)]
 
     def value(*among: Slot) -> float:
-        tables = zip(*((SCORES[slot], OTHERS, weights[slot]) for slot in among), strict=True)
-        inputs = (torch.cat(parts, 1) for parts in tables)
-        beside = BESIDE if more and ("target" in among or (names[0] in among and "target" not in names)) else ()
-        return float(loss.evaluate(LossInput(POSITIVE, *inputs, TAU, aspects(among), *beside)))
+        """Return the loss of these slots together."""
+        scores = torch.cat([SCORES[slot] for slot in among], 1)
+        mask = torch.cat([OTHERS for _ in among], 1)
+        weight = torch.cat([weights[slot] for slot in among], 1)
+        inputs = LossInput(POSITIVE, scores, mask, weight, TAU, aspects(among))
+        has_candidates = "target" in among or (names[0] in among and "target" not in names)
+        if more and has_candidates:
+            inputs = replace(inputs, candidates=CANDIDATES, candidate_mask=CANDIDATE_MASK)
+        return float(loss.evaluate(inputs))
 
-    extras = LossExtras(aspects(["target"]), *(BESIDE if more else ()))
-    for how, want in (("sum", sum(map(value, names))), ("joint", value(*names))):
-        assert float(loss_of_slots(loss, how, POSITIVE, slots, TAU, extras)) == pytest.approx(want, rel=1e-6), how
+    extras = LossExtras(aspects(["target"]), CANDIDATES, CANDIDATE_MASK) if more else LossExtras([])
+    one_by_one = sum(value(name) for name in names)
+    assert float(loss_of_slots(loss, "sum", POSITIVE, slots, TAU, extras)) == pytest.approx(one_by_one, rel=1e-6)
+    together = value(*names)
+    assert float(loss_of_slots(loss, "joint", POSITIVE, slots, TAU, extras)) == pytest.approx(together, rel=1e-6)

@@ -1,5 +1,6 @@
 """Memory of a step: the estimate from shapes alone against tensors that are followed through real steps."""
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -30,10 +31,11 @@ def opened(root: Path, sets: list[str], strategy: str) -> OpenRun:
     return untrained(config_of([*shared, *sets], strategy))
 
 
-def followed(run: OpenRun) -> int:
+def measure_step(run: OpenRun) -> int:
     """Return the most bytes of tensors during the second step of a run: its optimizer and gradients are there."""
     strategy = registry.make("strategies", run.config.strategy.name, **run.config.strategy.options)
-    parts, state = training_parts(run, strategy), State()
+    parts = training_parts(run, strategy)
+    state = State()
     if strategy.scope == "corpus":
         targets = run.scene.train.dataset.target_columns
         state.negatives = (targets[:, None] + 1 + torch.arange(run.config.train.draws)) % len(run.scene.train.images)
@@ -56,12 +58,12 @@ def test_the_estimate_is_what_a_step_takes(sets, strategy, toy_root, tmp_path, m
     """Gradients, inputs and activations within 20 %; weights and moments are counted, not estimated."""
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     run = opened(toy_root, sets, strategy)
-    told = step_memory.step_memory(run, StepPlan())
+    parts = step_memory.step_memory(run, StepPlan())
     trained = sum(p.nbytes for p in run.backbone.parameters() if p.requires_grad)
-    assert told["moments"] == 2 * trained
-    assert told["gradients"] == trained
-    estimate = sum(told.values()) - told["weights"] - told["moments"]
-    assert estimate == pytest.approx(followed(run), rel=0.2)
+    assert parts["moments"] == 2 * trained
+    assert parts["gradients"] == trained
+    estimate = sum(parts.values()) - parts["weights"] - parts["moments"]
+    assert estimate == pytest.approx(measure_step(run), rel=0.2)
 
 
 def test_memory_counted_is_what_is_alive():
@@ -69,11 +71,11 @@ def test_memory_counted_is_what_is_alive():
     before = torch.zeros(100)
     count = MemoryCount()
     with count:
-        kept = before + 1
+        after = before + 1
         before.mul_(2)
-        view = kept[:50]
+        view = after[:50]
         assert count.now == 400
-        twice = torch.cat([kept, kept])
+        twice = torch.cat([after, after])
         assert count.now == 1200
         del twice
         assert count.now == 400
@@ -83,9 +85,10 @@ def test_memory_counted_is_what_is_alive():
     assert len(view) + product.numel() == 65
 
 
-def made_up(architecture: Architecture, name: str, rows: int, *, recompute: bool) -> step_memory.CallMemory:
-    held, passing = (1000, 100) if not recompute else (10, 200)
-    return step_memory.CallMemory(held, passing, output=8, operations=30, forward=10) * rows
+def memory_of_rows(architecture: Architecture, name: str, rows: int, *, recompute: bool) -> step_memory.CallMemory:
+    if recompute:
+        return step_memory.CallMemory(10, 200, output=8, operations=30, forward=10) * rows
+    return step_memory.CallMemory(1000, 100, output=8, operations=30, forward=10) * rows
 
 
 def test_micro_batches_hold_one_part_at_a_time(toy_root, monkeypatch):
@@ -94,8 +97,9 @@ def test_micro_batches_hold_one_part_at_a_time(toy_root, monkeypatch):
     Of four processes each has 8 queries and 16 images, and the leaves of all.
     """
     run = opened(toy_root, BLIP2, "qure")
-    monkeypatch.setattr(Architecture, "call", made_up)
-    architecture, rows = Architecture.of(run), StepRows({"queries": 32, "candidates": 64}, read=96, scores=0)
+    monkeypatch.setattr(Architecture, "call", memory_of_rows)
+    architecture = Architecture.of(run)
+    rows = StepRows({"queries": 32, "candidates": 64}, read=96, scores=0)
 
     def activations(plan: StepPlan) -> int:
         return step_bytes(architecture, rows, plan, gpu=False)["activations"]
@@ -112,28 +116,29 @@ def test_micro_batches_hold_one_part_at_a_time(toy_root, monkeypatch):
 def test_each_process_reads_the_pixels_of_its_own_pictures(sets, whole, toy_root, monkeypatch):
     """Stored features are read whole in every process."""
     run = opened(toy_root, sets, "qure")
-    monkeypatch.setattr(Architecture, "call", made_up)
-    architecture, rows = Architecture.of(run), StepRows({"queries": 32, "candidates": 64}, read=96, scores=0)
-    alone, two = (step_bytes(architecture, rows, StepPlan(processes=count), gpu=False) for count in (1, 2))
-    read = "features" if run.backbone.frozen_images else "pixels"
-    assert two[read] * 96 == alone[read] * whole
+    monkeypatch.setattr(Architecture, "call", memory_of_rows)
+    architecture = Architecture.of(run)
+    rows = StepRows({"queries": 32, "candidates": 64}, read=96, scores=0)
+    alone = step_bytes(architecture, rows, StepPlan(processes=1), gpu=False)
+    of_two = step_bytes(architecture, rows, StepPlan(processes=2), gpu=False)
+    part = "features" if run.backbone.frozen_images else "pixels"
+    assert of_two[part] * 96 == alone[part] * whole
 
 
 def test_many_images_pass_in_parts(toy_root, monkeypatch):
     """By hand: of 2,000 images 512 keep activations; all have leaves, 4 rows of features are kept, 1,024 in use."""
     run = opened(toy_root, BLIP2, "qure")
-    monkeypatch.setattr(Architecture, "call", made_up)
+    monkeypatch.setattr(Architecture, "call", memory_of_rows)
     architecture = Architecture.of(run)
     row = 4 * math.prod(architecture.features)
     monkeypatch.setattr(step_memory, "KEPT_BYTES", 4 * row)
     rows = StepRows({"queries": 32, "candidates": 2000}, read=2032, scores=0, corpus=2000)
-    told = step_bytes(architecture, rows, StepPlan(), gpu=False)
-    assert told["features"] == row * (32 + 1024 + 4)
-    assert told["activations"] == 32 * 1000 + 512 * 1000 + 512 * 100 + 2 * 8 * 2000
-    with_bank = replace(rows, bank=3000, bank_read=3000)
-    more = step_bytes(architecture, with_bank, StepPlan(), gpu=False)
-    assert more["activations"] - told["activations"] == 8 * 3000
-    assert more["features"] - told["features"] == row * 1024
+    plain = step_bytes(architecture, rows, StepPlan(), gpu=False)
+    assert plain["features"] == row * (32 + 1024 + 4)
+    assert plain["activations"] == 32 * 1000 + 512 * 1000 + 512 * 100 + 2 * 8 * 2000
+    with_bank = step_bytes(architecture, replace(rows, bank=3000, bank_read=3000), StepPlan(), gpu=False)
+    assert with_bank["activations"] - plain["activations"] == 8 * 3000
+    assert with_bank["features"] - plain["features"] == row * 1024
 
 
 OPERATIONS = {  # of 32 queries and some images, 30 a row, 10 of them forward
@@ -154,10 +159,9 @@ OPERATIONS = {  # of 32 queries and some images, 30 a row, 10 of them forward
 @pytest.mark.parametrize(("calls", "more", "plan", "expected"), OPERATIONS.values(), ids=OPERATIONS)
 def test_operations_of_a_step(calls, more, plan, expected, toy_root, monkeypatch):
     run = opened(toy_root, BLIP2, "qure")
-    monkeypatch.setattr(Architecture, "call", made_up)
+    monkeypatch.setattr(Architecture, "call", memory_of_rows)
     rows = StepRows({"queries": 32, **calls}, read=0, scores=0, **more)
-    found = step_memory.step_operations(Architecture.of(run), rows, plan)
-    assert found == expected
+    assert step_memory.step_operations(Architecture.of(run), rows, plan) == expected
 
 
 def test_a_pass_forward_is_a_third_of_a_call(toy_root, tmp_path, monkeypatch):
@@ -193,7 +197,7 @@ def test_rows_of_a_step(strategy, more, calls, others, toy_root):
 def test_traces_are_kept_by_backbone_and_precision(toy_root, tmp_path, monkeypatch, spy_on):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     run = opened(toy_root, BLIP2, "qure")
-    monkeypatch.setattr(step_memory, "trace", made_up)
+    monkeypatch.setattr(step_memory, "trace", memory_of_rows)
     traced = spy_on(step_memory, "trace")
     for _ in range(2):
         step_memory.step_memory(run, StepPlan())
@@ -207,13 +211,15 @@ def test_tracing_changes_nothing(toy_root, tmp_path, monkeypatch):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     run = opened(toy_root, BLIP2, "qure")
     before = {name: value.clone() for name, value in run.backbone.state_dict().items()}
-    random, modes = torch.get_rng_state(), [module.training for module in run.backbone.modules()]
+    random = torch.get_rng_state()
+    modes = [module.training for module in run.backbone.modules()]
     Architecture.of(run).call("queries", 8)
     after: dict[str, Tensor] = run.backbone.state_dict()
-    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    for name, value in before.items():
+        assert torch.equal(value, after[name]), name
     assert torch.equal(torch.get_rng_state(), random)
     assert [module.training for module in run.backbone.modules()] == modes
-    assert all(parameter.grad is None for parameter in run.backbone.parameters())
+    assert [name for name, parameter in run.backbone.named_parameters() if parameter.grad is not None] == []
 
 
 def test_rows_and_pairs_are_told_apart(toy_root, monkeypatch):
@@ -232,11 +238,14 @@ def test_traces_share_one_copy_of_the_backbone(toy_root, tmp_path, monkeypatch, 
     """Copying takes longer than a fifth of a trace; a trace finds the copy as the first one did, in any order."""
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     run = opened(toy_root, BLIP, "in-batch")
-    calls = [(name, recompute) for name in ("image_features", "queries", "candidates") for recompute in (False, True)]
-    first = {call: step_memory.trace(Architecture.of(run), call[0], 4, recompute=call[1]) for call in calls}
+    calls = list(itertools.product(("image_features", "queries", "candidates"), (False, True)))
+    first = {}
+    for name, recompute in calls:
+        first[name, recompute] = step_memory.trace(Architecture.of(run), name, 4, recompute=recompute)
     copies = spy_on(step_memory.copy, "deepcopy")
-    shared = Architecture.of(run)
-    again = {call: step_memory.trace(shared, call[0], 4, recompute=call[1]) for call in reversed(calls)}
-    assert again == first
+    architecture = Architecture.of(run)
+    for name, recompute in reversed(calls):
+        again = step_memory.trace(architecture, name, 4, recompute=recompute)
+        assert again == first[name, recompute], (name, recompute)
     assert first["queries", True].held < first["queries", False].held
     assert len(copies) == 1

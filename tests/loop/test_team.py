@@ -26,9 +26,9 @@ TWO = "compute.processes=2"
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch, forked: Callable[..., Any]) -> list[Any]:
+def helper_processes(monkeypatch: pytest.MonkeyPatch, forked: Callable[..., Any]) -> list[Any]:
     """Start helpers as forked processes, which inherit all imports; return those started."""
-    processes = list[Any]()
+    processes: list[Any] = []
 
     def start(task: assemble_team.TeamTask) -> Any:
         processes.append(forked(partial(help_run, task)))
@@ -42,9 +42,8 @@ def check_alike(one: RunFolder, other: RunFolder) -> None:
     """Check that two runs drew the same negatives, and have the same curves and weights but for the last bits."""
     for mine, theirs in zip(one.metrics(), other.metrics(), strict=True):
         assert mine.keys() == theirs.keys(), f"epoch {mine['epoch']}"
-        assert list(mine.values()) == pytest.approx(list(theirs.values()), rel=1e-4, abs=1e-5, nan_ok=True), (
-            f"epoch {mine['epoch']}"
-        )
+        want = pytest.approx(list(theirs.values()), rel=1e-4, abs=1e-5, nan_ok=True)
+        assert list(mine.values()) == want, f"epoch {mine['epoch']}"
     weights = other.weights()
     for name, value in one.weights().items():
         torch.testing.assert_close(value, weights[name], rtol=1e-4, atol=1e-5, msg=name)
@@ -62,18 +61,19 @@ CASES = {
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Embed 16 images or queries at a time outside of steps; return the sizes of the blocks that are embedded here."""
     monkeypatch.setattr("negbench.data.scene.batch_size", lambda most, largest: 16)
-    embedded, dealt = list[int](), Team.dealt
+    embedded: list[int] = []
+    dealt = Team.dealt
 
-    def noted(team: Team, blocks: Any) -> Any:
-        own = dealt(team, blocks)
-        embedded.extend(map(len, own))
-        return own
+    def note_blocks(team: Team, blocks: Any) -> Any:
+        blocks_here = dealt(team, blocks)
+        embedded.extend(len(block) for block in blocks_here)
+        return blocks_here
 
-    monkeypatch.setattr(Team, "dealt", noted)
+    monkeypatch.setattr(Team, "dealt", note_blocks)
     return embedded
 
 
-def test_refreshes_and_val_are_divided_and_have_the_bits_of_one_process(sets, tmp_path, started, small_blocks):
+def test_refreshes_and_val_are_divided_and_have_the_bits_of_one_process(sets, tmp_path, helper_processes, small_blocks):
     """Ranks and pools: no step moves the weights by more than the last bits here."""
     more = ["train.lr=1e-30", "train.weight_decay=0", "eval.select=dev", "eval.dev_fraction=0.3"]
     one = run(config_of([*sets, *more], "qure"), tmp_path / "one")
@@ -85,19 +85,20 @@ def test_refreshes_and_val_are_divided_and_have_the_bits_of_one_process(sets, tm
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_compute_what_one_does(case, sets, tmp_path, started):
+def test_two_processes_compute_what_one_does(case, sets, tmp_path, helper_processes):
     strategy, loss, more = CASES[case]
     config = config_of([*sets, "eval.reported=false", *more], strategy, loss={"name": loss})
     pair = config_of([*sets, "eval.reported=false", *more, TWO], strategy, loss={"name": loss})
-    one, two = run(config, tmp_path / "one"), run(pair, tmp_path / "two")
-    assert len(started) == 1
+    one = run(config, tmp_path / "one")
+    two = run(pair, tmp_path / "two")
+    assert len(helper_processes) == 1
     assert two.details["computed"][0]["processes"] == 2
     assert two.folder.manifest["hash"] == one.folder.manifest["hash"]
     check_alike(two.folder, one.folder)
 
 
 @pytest.mark.slow
-def test_a_trained_tower_is_shared_too(toy_root, tmp_path, started, small_blocks):
+def test_a_trained_tower_is_shared_too(toy_root, tmp_path, helper_processes, small_blocks):
     """Each process decodes and encodes its pictures; the gradients of the others' queries reach them."""
     options = ("init='random'", "size='toy'", "frozen=false", "pad='none'")
     data = [f"dataset.root='{toy_root}'", *(f"backbone.{option}" for option in options)]
@@ -107,12 +108,14 @@ def test_a_trained_tower_is_shared_too(toy_root, tmp_path, started, small_blocks
     check_alike(run(pair, tmp_path / "two").folder, run(config, tmp_path / "one").folder)
 
 
-def test_a_killed_process_ends_the_run_with_one_line_and_it_resumes_with_another_number(sets, tmp_path, started):
+def test_a_killed_process_ends_the_run_with_one_line_and_it_resumes_with_another_number(
+    sets, tmp_path, helper_processes
+):
     config = config_of([*sets, "eval.reported=false", TWO], "qure")
 
     def kill(_: object, state: Any, __: object) -> None:
         if state.step == 2:  # in the second epoch
-            os.kill(started[0].pid, signal.SIGKILL)
+            os.kill(helper_processes[0].pid, signal.SIGKILL)
 
     with pytest.raises(PausedError) as error:
         run(config, tmp_path, stepped=kill)
@@ -128,34 +131,35 @@ def test_a_killed_process_ends_the_run_with_one_line_and_it_resumes_with_another
     check_alike(resumed.folder, run(alone, tmp_path / "one").folder)
 
 
-def stopped_and_resumed(where: Path, steps: Sequence[int], configs: Sequence[Any]) -> RunResult:
+def run_in_parts(where: Path, steps: Sequence[int], configs: Sequence[Any]) -> RunResult:
     """Compute a run that is stopped in each of these steps, each part by its own configuration."""
-    for step, config in zip(steps, configs[:-1], strict=True):
+    *stopped, last = configs
+    for step, config in zip(steps, stopped, strict=True):
         with pytest.raises(Stopped):
             run(config, where, stepped=stop_after(step))
         signals._noted.clear()
         (file,) = where.glob("*/checkpoint.pt")
         assert torch.load(file, weights_only=True)["state"]["step"] == step, f"step {step}"
-    return run(configs[-1], where)
+    return run(last, where)
 
 
 def stop_after(step: int) -> Any:
     """Return a hook that notes SIGTERM in the step of this number, as its handler does."""
 
-    def stepped(parts: Any, state: Any, batch: Any) -> None:
+    def note_signal(parts: Any, state: Any, batch: Any) -> None:
         if state.step + 1 == step:
             signals._noted.append((15, time.monotonic()))
 
-    return stepped
+    return note_signal
 
 
-def test_signals_that_end_a_run_leave_its_helpers_alone(sets, tmp_path, started):
+def test_signals_that_end_a_run_leave_its_helpers_alone(sets, tmp_path, helper_processes):
     """Regression: a scheduler that sends SIGUSR1 to every process killed the helpers, and the run was "gone"."""
 
     def signal_helper(parts: Any, state: Any, batch: Any) -> None:
         if state.step == 1:
             for number in signals.ENDING:
-                os.kill(started[0].pid, number)
+                os.kill(helper_processes[0].pid, number)
 
     done = run(config_of([*sets, "eval.reported=false", TWO], "in-batch"), tmp_path, stepped=signal_helper)
     assert done.details["computed"][0]["processes"] == 2
@@ -170,16 +174,16 @@ def check_same_bits(parts: RunFolder, whole: RunFolder) -> None:
         assert torch.equal(value, weights[name]), name
 
 
-def test_a_stop_within_an_epoch_has_the_bits_of_no_stop(sets, tmp_path, started, monkeypatch):
+def test_a_stop_within_an_epoch_has_the_bits_of_no_stop(sets, tmp_path, helper_processes, monkeypatch):
     """Two processes, stopped in the first step of each epoch, at the second after a refresh."""
     monkeypatch.setattr(signals, "_noted", [])
     pair = config_of([*sets, "eval.reported=false", TWO], "in-batch+qure")
     whole = run(pair, tmp_path / "whole").folder
-    parts = stopped_and_resumed(tmp_path / "parts", (1, 3), (pair, pair, pair)).folder
+    parts = run_in_parts(tmp_path / "parts", (1, 3), (pair, pair, pair)).folder
     check_same_bits(parts, whole)
 
 
-def test_a_time_limit_ends_both_processes_after_the_same_step(sets, tmp_path, started, monkeypatch):
+def test_a_time_limit_ends_both_processes_after_the_same_step(sets, tmp_path, helper_processes, monkeypatch):
     """`--max-hours` is up in the third step, which is within the second epoch; the run resumes bit for bit."""
     monkeypatch.setattr(signals, "_noted", [])
     pair = config_of([*sets, "eval.reported=false", TWO], "in-batch+qure")
@@ -194,14 +198,14 @@ def test_a_time_limit_ends_both_processes_after_the_same_step(sets, tmp_path, st
         run(pair, tmp_path / "parts", stepped=end_in_third)
     monkeypatch.delenv("NEGBENCH_UNTIL")
     assert ended.value.code == 124
-    assert started[-1].poll() is not None
+    assert helper_processes[-1].poll() is not None
     (file,) = (tmp_path / "parts").glob("*/checkpoint.pt")
     assert torch.load(file, weights_only=True)["state"]["step"] == 3
     check_same_bits(run(pair, tmp_path / "parts").folder, whole)
 
 
 def test_when_the_first_process_is_killed_all_end_and_the_run_resumes_bit_for_bit(
-    sets, tmp_path, started, forked, capfd
+    sets, tmp_path, helper_processes, forked, capfd
 ):
     pair = config_of([*sets, "eval.reported=false", TWO], "in-batch+qure")
     whole = run(pair, tmp_path / "whole").folder
@@ -210,10 +214,10 @@ def test_when_the_first_process_is_killed_all_end_and_the_run_resumes_bit_for_bi
         if state.step == 2:  # in the second epoch
             os.kill(os.getpid(), signal.SIGKILL)
 
-    alive, held_open = os.pipe()  # by both processes, as long as they live
+    alive, open_end = os.pipe()  # both processes hold it open as long as they live
     capfd.readouterr()
     first = forked(lambda: run(pair, tmp_path / "parts", stepped=kill_itself))
-    os.close(held_open)
+    os.close(open_end)
     assert os.read(alive, 1) == b""
     os.close(alive)
     assert first.wait() == -signal.SIGKILL
@@ -224,23 +228,24 @@ def test_when_the_first_process_is_killed_all_end_and_the_run_resumes_bit_for_bi
 
 
 @pytest.mark.parametrize("counts", [(2, 1, 2), (1, 2, 1)], ids=str)
-def test_each_part_of_an_epoch_may_have_another_number_of_processes(counts, sets, tmp_path, started, monkeypatch):
+def test_each_part_of_an_epoch_may_have_another_number_of_processes(
+    counts, sets, tmp_path, helper_processes, monkeypatch
+):
     """Batches, draws and ranks have equal bits; no step moves the weights by more than the last bits here."""
     monkeypatch.setattr(signals, "_noted", [])
     still = [*sets, "eval.reported=false", "train.lr=1e-30", "train.weight_decay=0"]
     configs = [config_of([*still, f"compute.processes={count}"], "qure") for count in counts]
     alone = run(config_of(still, "qure"), tmp_path / "one").folder
-    parts = stopped_and_resumed(tmp_path / "parts", (1, 3), configs)
+    parts = run_in_parts(tmp_path / "parts", (1, 3), configs)
     assert [row["processes"] for row in parts.details["computed"]] == list(counts)
     pd.testing.assert_frame_equal(parts.folder.ranks(), alone.ranks())
     check_alike(parts.folder, alone)
 
 
-def test_a_helper_says_why_it_fails(sets, tmp_path, started, monkeypatch):
+def test_a_helper_says_why_it_fails(sets, tmp_path, helper_processes, monkeypatch):
     monkeypatch.setattr("negbench.loop.helper.training_parts", lambda *_: 1 / 0)
-    with pytest.raises(
-        PausedError, match="process 2 of 2 of the run is gone: ZeroDivisionError: division by zero; rerun"
-    ):
+    message = "process 2 of 2 of the run is gone: ZeroDivisionError: division by zero; rerun"
+    with pytest.raises(PausedError, match=message):
         run(config_of([*sets, TWO], "qure"), tmp_path)
 
 
@@ -272,13 +277,15 @@ def test_more_processes_than_gpus_are_refused():
 
 @pytest.mark.parametrize(("gpus", "backend"), [(0, "gloo"), (2, "cpu:gloo,cuda:nccl")])
 def test_gradients_are_summed_with_nccl_where_there_are_gpus(gpus, backend, tmp_path, monkeypatch):
-    met = list[Any]()
+    groups: list[tuple[str, int]] = []
+
+    def init_process_group(backend: str, *, rank: int, **options: Any) -> None:
+        groups.append((backend, rank))
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    monkeypatch.setattr(
-        torch.distributed, "init_process_group", lambda backend, **how: met.append((backend, how["rank"]))
-    )
+    monkeypatch.setattr(torch.distributed, "init_process_group", init_process_group)
     assemble_team.join(Team(1, 2), tmp_path / "meeting")
-    assert met == [(backend, 1)]
+    assert groups == [(backend, 1)]
 
 
 @pytest.mark.parametrize(("rows", "count"), [(7, 2), (1, 3), (6, 3), (0, 2)])

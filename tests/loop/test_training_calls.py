@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
@@ -42,14 +43,17 @@ def pairs() -> Iterator[tuple[str, str]]:
     names = [name for name in registry.plugins("strategies") if name != "oracle-kind"]
     names = [name for name in names if "listed" not in registry.get("strategies", name).reads]
     yield from zip([*names, "in-batch+qure"], losses, strict=False)
-    yield from (("qure", loss) for loss in registry.plugins("losses"))
+    for loss in registry.plugins("losses"):
+        yield "qure", loss
 
 
 def first_batch(opened: OpenRun, strategy: Strategy) -> tuple[Objective, Batch]:
     """Return a run's objective and the first batch of its first epoch, with negatives at random."""
-    parts, state = training_parts(opened, strategy), State()
+    parts = training_parts(opened, strategy)
+    state = State()
     if strategy.scope == "corpus":
-        queries, images = len(opened.scene.train.dataset.queries), len(opened.scene.train.dataset.images)
+        queries = len(opened.scene.train.dataset.queries)
+        images = len(opened.scene.train.dataset.images)
         state.negatives = torch.randint(images, (queries, 4), generator=torch.Generator().manual_seed(1))
     return parts.objective, next(iter(epoch_batches(opened, parts.objective, state, parts.streams, strategy)))
 
@@ -59,12 +63,11 @@ def test_every_strategy_and_loss(name, loss, sets):
     """A step in parts draws the same negatives from the same seeds."""
     config = config_of(sets, name, "train.num_negatives=4", *LOSS_SETS.get(loss, ()), loss={"name": loss})
     opened = open_run(config, Display(), DATA)
-    found = []
-    for micro_batch in (0, 7):
-        strategy = make_strategy(name)
-        objective, batch = first_batch(opened, strategy)
-        found.append(gradients_of(objective, batch, micro_batch))
-    check_equal(*found)
+    objective, batch = first_batch(opened, make_strategy(name))
+    whole = gradients_of(objective, batch, 0)
+    objective, batch = first_batch(opened, make_strategy(name))
+    in_parts = gradients_of(objective, batch, 7)
+    check_equal(whole, in_parts)
 
 
 @pytest.fixture
@@ -85,29 +88,31 @@ def corpus_step(sets: list[str], few_at_once: None) -> tuple[OpenRun, Objective,
 @pytest.mark.parametrize("micro_batch", [0, 5])
 def test_a_corpus_of_many_activations_passes_in_parts(corpus_step, micro_batch, monkeypatch):
     _, objective, batch = corpus_step
-    kept = gradients_of(objective, batch, 0)
+    whole = gradients_of(objective, batch, 0)
     monkeypatch.setattr("negbench.loop.training_calls._KEPT_ACTIVATIONS", 0)
-    check_equal(gradients_of(objective, batch, micro_batch), kept)
+    check_equal(gradients_of(objective, batch, micro_batch), whole)
 
 
-@pytest.mark.parametrize("kept", [None, 0, 1], ids=["all", "nothing", "a part"])
-def test_a_corpus_is_embedded_twice_and_read_once_as_far_as_memory_is_allowed(kept, corpus_step, monkeypatch, spy_on):
+@pytest.mark.parametrize("kept_parts", [None, 0, 1], ids=["all", "nothing", "a part"])
+def test_a_corpus_is_embedded_twice_and_read_once_as_far_as_memory_is_allowed(
+    kept_parts, corpus_step, monkeypatch, spy_on
+):
     opened, objective, batch = corpus_step
     monkeypatch.setattr("negbench.loop.training_calls._KEPT_ACTIVATIONS", 0)
-    wanted = gradients_of(objective, batch, 0)  # measures the activations of an image
-    if kept is not None:
+    want = gradients_of(objective, batch, 0)  # measures the activations of an image
+    if kept_parts is not None:
         part = opened.scene.source(torch.arange(32)).nbytes
-        monkeypatch.setattr("negbench.loop.training_calls.KEPT_BYTES", kept * part)
+        monkeypatch.setattr("negbench.loop.training_calls.KEPT_BYTES", kept_parts * part)
     embedded = spy_on(opened.backbone, "candidates")
-    read = list[tuple[Any, ...]]()
+    read: list[tuple[Any, ...]] = []
     monkeypatch.setattr(objective, "scene", replace(opened.scene, source=spy(opened.scene.source, read)))
-    check_equal(gradients_of(objective, batch, 0), wanted)
+    check_equal(gradients_of(objective, batch, 0), want)
     size = len(batch.rows)
     corpus = len(objective._gallery(batch.rows))
     assert corpus > 32
     assert sum(len(images) for (images,) in embedded) == size + 2 * corpus  # the batch's targets, and the corpus
-    again = 0 if kept is None else corpus - 32 * kept
-    assert sum(len(rows) for (rows,) in read) == 2 * size + corpus + again
+    read_again = 0 if kept_parts is None else corpus - 32 * kept_parts
+    assert sum(len(rows) for (rows,) in read) == 2 * size + corpus + read_again
 
 
 @pytest.mark.parametrize("micro_batch", [0, 5])
@@ -125,19 +130,21 @@ def test_images_of_little_weight_get_no_gradient_of_their_own(
     whole = gradients_of(exact, batch, micro_batch)
     many = exact.calls.many_candidates
     calls = spy_on(objective.calls, "spare")
-    found = gradients_of(objective, batch, micro_batch)
-    (light,) = calls[0]
-    assert 0 < int(light.sum()) < len(light)
-    assert found[0] == pytest.approx(whole[0], rel=1e-6)
+    bounded = gradients_of(objective, batch, micro_batch)
+    (spared,) = calls[0]
+    assert 0 < int(spared.sum()) < len(spared)
+    loss, _ = bounded
+    whole_loss, _ = whole
+    assert loss == pytest.approx(whole_loss, rel=1e-6)
 
-    def fixed(*given: Any, **how: Any) -> Tensor:
-        embedded = many(*given, **how)
-        return torch.where(light[:, None, None], embedded.detach(), embedded)
+    def fix_spared(*arguments: Any, **options: Any) -> Tensor:
+        embedded = many(*arguments, **options)
+        return torch.where(spared[:, None, None], embedded.detach(), embedded)
 
-    monkeypatch.setattr(exact.calls, "many_candidates", fixed)
-    check_equal(found, gradients_of(exact, batch, 0))
+    monkeypatch.setattr(exact.calls, "many_candidates", fix_spared)
+    check_equal(bounded, gradients_of(exact, batch, 0))
     with pytest.raises(AssertionError):
-        check_equal(found, whole)
+        check_equal(bounded, whole)
 
 
 # --- calls -------------------------------------------------------------------------------------------------------
@@ -150,28 +157,27 @@ STEPS = ["qure", "in-batch", "hycole", "in-batch-cube", "in-batch+qure"]
 @pytest.mark.parametrize("strategy", STEPS)
 def test_terms_slots_and_aspects_of_a_trained_tower(strategy, loss, tuned):
     """Every call, the tower's included; a part of one row, and one that does not divide the batch."""
-    objective, batch = objective_of(tuned, strategy, loss), batch_of(tuned, strategy)
+    objective = objective_of(tuned, strategy, loss)
+    batch = batch_of(tuned, strategy)
     check_equal(gradients_of(objective, batch, 0), gradients_of(objective, batch, 4))
 
 
 def test_no_call_has_more_rows_than_a_part(tuned, monkeypatch):
     """Every method of `Calls` passes the backbone in parts: nothing in a step reaches it by another way."""
-    wide = dict[str, int]()
+    most_rows = dict.fromkeys(CALLS, 0)
 
-    def spied(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any) -> Any:
-            rows = [len(next(iter(each.values())) if isinstance(each, dict) else each) for each in given]
-            wide[name] = max(wide.get(name, 0), *rows)
-            return method(*given)
-
-        return call
+    def count_rows(name: str, method: Callable[..., Any], *arguments: Any) -> Any:
+        for argument in arguments:
+            table = next(iter(argument.values())) if isinstance(argument, dict) else argument
+            most_rows[name] = max(most_rows[name], len(table))
+        return method(*arguments)
 
     for name in CALLS:
-        monkeypatch.setattr(tuned.backbone, name, spied(name, getattr(tuned.backbone, name)))
+        monkeypatch.setattr(tuned.backbone, name, partial(count_rows, name, getattr(tuned.backbone, name)))
     for strategy in ("hycole", "qure"):
         mining = MiningConfig(max_reference=0.99)  # a plane of the current model
         gradients_of(objective_of(tuned, strategy, "margin-kl", mining), batch_of(tuned, strategy), 4)
-    assert wide == dict.fromkeys(CALLS, 4)
+    assert most_rows == dict.fromkeys(CALLS, 4)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +192,12 @@ def test_no_call_has_more_rows_than_a_part(tuned, monkeypatch):
     ids=["rows", "whole", "blocks", "few pairs", "many pairs"],
 )
 def test_parts_of_a_call(sizes, size, pairwise, want):
-    parts = _parts(slice(0, sizes[0]), sizes[1:], size, pairwise)
-    assert [tuple(each.stop - each.start for each in part) for part in parts] == want
+    rows, *others = sizes
+    parts = _parts(slice(0, rows), tuple(others), size, pairwise)
+    lengths = []
+    for part in parts:
+        lengths.append(tuple(side.stop - side.start for side in part))
+    assert lengths == want
     covered = torch.zeros(sizes)
     for part in parts:
         covered[part] += 1
@@ -198,12 +208,13 @@ def test_parts_of_a_call(sizes, size, pairwise, want):
 
 
 def test_activations_computed_again_have_the_same_gradients(tuned):
-    objective, batch = objective_of(tuned, "hycole", "info-nce"), batch_of(tuned, "hycole")
-    kept = gradients_of(objective, batch, 0)
+    objective = objective_of(tuned, "hycole", "info-nce")
+    batch = batch_of(tuned, "hycole")
+    plain = gradients_of(objective, batch, 0)
     tuned.backbone.recompute(True)
     try:
         for micro_batch in (0, 4):
-            check_equal(kept, gradients_of(objective, batch, micro_batch))
+            check_equal(plain, gradients_of(objective, batch, micro_batch))
     finally:
         tuned.backbone.recompute(False)
 
@@ -218,7 +229,7 @@ BYTES = {(0, False): 100, (0, True): 60, (3, False): 55, (1, False): 40, (3, Tru
 def on_a_card(tuned: OpenRun, monkeypatch: pytest.MonkeyPatch) -> Callable[..., OpenRun]:
     """Return a function of memory and settings that returns the run as it stands on a GPU of so many bytes."""
 
-    def made(memory: int, **settings: Any) -> OpenRun:
+    def open_run_on_card(memory: int, **settings: Any) -> OpenRun:
         properties = SimpleNamespace(total_memory=memory)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
         monkeypatch.setattr(torch.cuda, "mem_get_info", None)  # what is free must not count
@@ -226,7 +237,7 @@ def on_a_card(tuned: OpenRun, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         config = tuned.config.model_copy(update={"compute": compute})
         return replace(tuned, config=config, precision=replace(tuned.precision, device=torch.device("cuda")))
 
-    return made
+    return open_run_on_card
 
 
 @pytest.mark.parametrize(
@@ -276,7 +287,8 @@ def test_the_estimate_of_a_real_step_decides(tuned, on_a_card):
 
 def test_a_run_writes_down_how_it_was_computed_and_resumes_so(sets, tmp_path, interrupted):
     """Its hash stays."""
-    plain, config = config_of(sets, "qure"), config_of(sets, "qure", "compute.micro_batch=5")
+    plain = config_of(sets, "qure")
+    config = config_of(sets, "qure", "compute.micro_batch=5")
     straight = run(config, tmp_path / "straight")
     half = interrupted(config, tmp_path / "half", 1)
     started = next((tmp_path / "half").glob("qure*/config.json"))
@@ -284,7 +296,8 @@ def test_a_run_writes_down_how_it_was_computed_and_resumes_so(sets, tmp_path, in
     resumed = run_config(plain, half)
     assert resumed.details["computed"] == [{"epoch": 0, "micro_batch": 5, "recompute": False, "processes": 1}]
     weights = straight.folder.weights()
-    assert all(torch.equal(value, weights[name]) for name, value in resumed.folder.weights().items())
+    for name, value in resumed.folder.weights().items():
+        assert torch.equal(value, weights[name]), name
     assert resumed.folder.manifest["hash"] == run(plain, tmp_path / "whole").folder.manifest["hash"]
 
 

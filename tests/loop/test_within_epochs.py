@@ -24,7 +24,7 @@ MOVING = {"seconds", "peak_memory_mib"}  # differ from run to run
 
 
 @pytest.fixture(autouse=True)
-def unheard(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave no signal and no time limit to other tests."""
     monkeypatch.setattr(signals, "_noted", [])
     yield
@@ -44,14 +44,14 @@ def record_of(folder: RunFolder) -> dict[str, Any]:
 def stop_after(step: int) -> Any:
     """Return a hook that notes SIGTERM in the step of this number, as its handler does."""
 
-    def stepped(parts: Any, state: Any, batch: Any) -> None:
+    def note_signal(parts: Any, state: Any, batch: Any) -> None:
         if state.step + 1 == step:
             signals._noted.append((15, time.monotonic()))
 
-    return stepped
+    return note_signal
 
 
-def stopped_and_resumed(config: Any, where: Path, steps: list[int]) -> RunFolder:
+def run_in_parts(config: Any, where: Path, steps: list[int]) -> RunFolder:
     """Compute a run that is stopped in each of these steps."""
     for step in steps:
         with pytest.raises(Stopped):
@@ -80,14 +80,14 @@ CASES = {
 def test_a_stop_within_an_epoch_changes_nothing(strategy, more, vector_sets, tmp_path):
     config = config_of([*vector_sets, *SETS], strategy, *more)
     whole = run(config, tmp_path / "whole").folder
-    parts = stopped_and_resumed(config, tmp_path / "parts", [1, 7, 10, 14])
+    parts = run_in_parts(config, tmp_path / "parts", [1, 7, 10, 14])
     assert record_of(parts) == record_of(whole)
 
 
 def test_dropout_goes_on_where_it_was(toy_sets, tmp_path):
     config = config_of([*toy_sets[:1], *BLIP2], "qure")
     whole = run(config, tmp_path / "whole").folder
-    assert record_of(stopped_and_resumed(config, tmp_path / "parts", [2])) == record_of(whole)
+    assert record_of(run_in_parts(config, tmp_path / "parts", [2])) == record_of(whole)
 
 
 def test_a_time_limit_ends_after_a_step(vector_sets, tmp_path):
@@ -104,12 +104,12 @@ def test_long_epochs_have_checkpoints_in_between(vector_sets, tmp_path, monkeypa
     """Each step is due, so a kill in the seventh loses none of the six before."""
     monkeypatch.setattr(checkpoint, "WITHIN", 0.0)
 
-    def killed(parts: Any, state: Any, batch: Any) -> None:
+    def interrupt(parts: Any, state: Any, batch: Any) -> None:
         if state.step == 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(config_of([*vector_sets, *SETS], "qure"), tmp_path, stepped=killed)
+        run(config_of([*vector_sets, *SETS], "qure"), tmp_path, stepped=interrupt)
     (file,) = tmp_path.glob("*/checkpoint.pt")
     assert torch.load(file, weights_only=True)["state"]["step"] == 6
 
@@ -120,19 +120,19 @@ def test_without_memory_a_run_pauses_and_resumes(vector_sets, tmp_path, monkeypa
     whole = run(config, tmp_path / "whole").folder
     forward = Objective.forward
 
-    def full(objective: Objective, batch: Any, step: int) -> Any:
+    def run_out_of_memory(objective: Objective, batch: Any, step: int) -> Any:
         result = forward(objective, batch, step)
         if step == 7:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return result
 
-    monkeypatch.setattr(Objective, "forward", full)
+    monkeypatch.setattr(Objective, "forward", run_out_of_memory)
     message = (
         r"out of memory in step 8: it held .*, and cpu has .*: rerun .* --set compute.micro_batch=5; the run resumes"
     )
     with pytest.raises(PausedError, match=message):
         run(config, tmp_path / "parts")
     monkeypatch.setattr(Objective, "forward", forward)
-    (folder,) = (path.parent for path in (tmp_path / "parts").glob("*/checkpoint.pt"))
-    assert RunFolder(folder).status == "interrupted"
+    (file,) = (tmp_path / "parts").glob("*/checkpoint.pt")
+    assert RunFolder(file.parent).status == "interrupted"
     assert record_of(run(config, tmp_path / "parts").folder) == record_of(whole)

@@ -26,8 +26,8 @@ class Complement(Loss):
     def value(self, given: LossInput) -> Tensor:
         logits = torch.cat([given.positive[:, None], without_masked(given.negatives, given.mask)], 1)
         logits = logits / given.temperature
-        there = torch.cat([torch.ones_like(given.mask[:, :1]), given.mask], 1)
-        share = logits.masked_fill(~there, -torch.inf).softmax(1)[:, 1:]
+        present = torch.cat([torch.ones_like(given.mask[:, :1]), given.mask], 1)
+        share = logits.masked_fill(~present, -torch.inf).softmax(1)[:, 1:]
         return -((1 - share).log() * given.weights * given.mask).sum()
 
 
@@ -84,8 +84,14 @@ def test_bad_options_are_quoted(subtests):
             registry.get("losses", key)(**options)
 
 
-VARIANTS = ("margin-kl:kl_over=pair", "margin-kl:kl_over=corpus", "hcl:beta=0.0", "hcl:tau_plus=0.0")
-VARIANTS += ("hn-nce:alpha=0.5:beta=2.0", "triplet:margin=0.0")
+VARIANTS = (
+    "margin-kl:kl_over=pair",
+    "margin-kl:kl_over=corpus",
+    "hcl:beta=0.0",
+    "hcl:tau_plus=0.0",
+    "hn-nce:alpha=0.5:beta=2.0",
+    "triplet:margin=0.0",
+)
 
 
 @pytest.mark.parametrize("variant", [*registry.plugins("losses"), *VARIANTS])

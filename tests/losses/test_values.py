@@ -48,10 +48,13 @@ def hcl(loss: HCL, p: float, negatives: list[float], weights: list[float]) -> fl
 
 def hn_nce(loss: HnNCE, p: float, negatives: list[float], weights: list[float]) -> float:
     """Compute CoVR's HN-NCE, with weights as multiplicities; tests/test_released.py has a value of its code."""
-    scaled, count = [n / TAU for n in negatives], sum(weights)
+    scaled = [n / TAU for n in negatives]
+    count = sum(weights)
     share = sum(w * math.exp(loss.beta * s) for s, w in zip(scaled, weights, strict=True))
-    hard = (w * count * math.exp(loss.beta * s) / share * math.exp(s) for s, w in zip(scaled, weights, strict=True))
-    return math.log(loss.alpha * math.exp(p / TAU) + sum(hard)) - p / TAU
+    total = loss.alpha * math.exp(p / TAU)
+    for s, w in zip(scaled, weights, strict=True):
+        total += w * count * math.exp(loss.beta * s) / share * math.exp(s)
+    return math.log(total) - p / TAU
 
 
 def multi_similarity(loss: MultiSimilarity, p: float, negatives: list[float], weights: list[float]) -> float:
@@ -88,20 +91,18 @@ ROWS: list[tuple[Row, tuple[Loss, ...]]] = [
 ]
 
 
-def test_a_value_is_the_mean_over_rows_that_have_a_negative():
-    for row, losses in ROWS:
-        for loss in losses:
-            for seed in range(10):
-                toy = toy_scores(seed=seed)
-                mask = toy.mask.clone()
-                mask[seed % 5] = False
-                want = [
-                    row(loss, float(p), n[m].tolist(), w[m].tolist())
-                    for p, n, m, w in zip(toy.positive, toy.negatives, mask, toy.weights, strict=True)
-                    if m.any()
-                ]
-                got = loss(toy.positive, toy.negatives, mask, toy.weights, temperature=TAU)
-                assert got.item() == pytest.approx(sum(want) / len(want), rel=1e-12), loss
+@pytest.mark.parametrize(("row", "loss"), [(row, loss) for row, losses in ROWS for loss in losses], ids=str)
+def test_a_value_is_the_mean_over_rows_that_have_a_negative(row, loss):
+    for seed in range(10):
+        toy = toy_scores(seed=seed)
+        mask = toy.mask.clone()
+        mask[seed % 5] = False
+        want = []
+        for p, n, m, w in zip(toy.positive, toy.negatives, mask, toy.weights, strict=True):
+            if m.any():
+                want.append(row(loss, float(p), n[m].tolist(), w[m].tolist()))
+        value = loss(toy.positive, toy.negatives, mask, toy.weights, temperature=TAU)
+        assert value.item() == pytest.approx(sum(want) / len(want), rel=1e-12), f"seed {seed}"
 
 
 def test_every_loss_is_tested():
@@ -136,16 +137,18 @@ def test_by_hand(loss, positive, negatives, want):
 def test_siglip_over_a_batch_is_open_clips():
     loss_module = pytest.importorskip("open_clip.loss")
     generator = torch.Generator().manual_seed(0)
-    queries, images = (normalize(torch.randn(6, 8, generator=generator), dim=1) for _ in range(2))
-    scale, bias = (torch.tensor(value, requires_grad=True) for value in (10.0, -10.0))
+    queries = normalize(torch.randn(6, 8, generator=generator), dim=1)
+    images = normalize(torch.randn(6, 8, generator=generator), dim=1)
+    scale = torch.tensor(10.0, requires_grad=True)
+    bias = torch.tensor(-10.0, requires_grad=True)
     want = loss_module.SigLipLoss()(queries, images, scale, bias)
     scores = queries @ images.T
     others = ~torch.eye(6, dtype=torch.bool)
-    got = SigLIP().evaluate(LossInput(scores.diagonal(), scores, others, temperature=1 / scale, bias=bias))
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
-    mine = torch.autograd.grad(got, (scale, bias))
+    value = SigLIP().evaluate(LossInput(scores.diagonal(), scores, others, temperature=1 / scale, bias=bias))
+    torch.testing.assert_close(value, want, rtol=0, atol=1e-6)
+    ours = torch.autograd.grad(value, (scale, bias))
     theirs = torch.autograd.grad(want, (scale, bias))
-    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_soft_labels_are_sentence_transformers():
@@ -156,8 +159,8 @@ def test_soft_labels_are_sentence_transformers():
     scores = torch.stack([(query * image).sum(1) for image in images], dim=1)
     theirs = losses.DistillKLDivLoss(torch.nn.Module(), temperature=0.5)
     want = theirs.compute_loss_from_embeddings([query, *images], guide) / 0.5**2
-    given = LossInput(scores[:, 0], scores[:, 1:], temperature=0.5, guide=guide)
-    torch.testing.assert_close(GuideKL(guide_tau=0.5).evaluate(given), want, rtol=0, atol=1e-6)
+    inputs = LossInput(scores[:, 0], scores[:, 1:], temperature=0.5, guide=guide)
+    torch.testing.assert_close(GuideKL(guide_tau=0.5).evaluate(inputs), want, rtol=0, atol=1e-6)
 
 
 def test_soft_labels_leave_out_what_the_guide_does_not_score():
@@ -169,30 +172,33 @@ def test_soft_labels_leave_out_what_the_guide_does_not_score():
     guide[4, 0] = math.nan
     want = []
     for i in range(4):
-        kept = [j for j in range(4) if toy.mask[i, j] and not math.isnan(guide[i, 1 + j])]
-        if not kept:
+        scored = [j for j in range(4) if toy.mask[i, j] and not math.isnan(guide[i, 1 + j])]
+        if not scored:
             continue
-        weights = torch.cat([torch.ones(1), toy.weights[i, kept]])
-        own = torch.cat([toy.positive[i, None], toy.negatives[i, kept]]) / TAU + weights.log()
-        wanted = guide[i, [0, *[1 + j for j in kept]]] / 0.1 + weights.log()
-        labels = wanted.softmax(0)
-        want.append(float((labels * (labels.log() - own.log_softmax(0))).sum()))
-    given = LossInput(toy.positive, toy.negatives, toy.mask, toy.weights, TAU, guide=guide)
-    assert float(GuideKL(guide_tau=0.1).evaluate(given)) == pytest.approx(sum(want) / len(want), rel=1e-6)
+        weights = torch.cat([torch.ones(1), toy.weights[i, scored]])
+        logits = torch.cat([toy.positive[i, None], toy.negatives[i, scored]]) / TAU + weights.log()
+        guide_logits = torch.cat([guide[i, :1], guide[i, 1:][scored]]) / 0.1 + weights.log()
+        labels = guide_logits.softmax(0)
+        want.append(float((labels * (labels.log() - logits.log_softmax(0))).sum()))
+    inputs = LossInput(toy.positive, toy.negatives, toy.mask, toy.weights, TAU, guide=guide)
+    assert float(GuideKL(guide_tau=0.1).evaluate(inputs)) == pytest.approx(sum(want) / len(want), rel=1e-6)
 
 
 def test_several_positives_share_the_query():
-    toy, other = toy_scores(seed=5), toy_scores(seed=6)
+    toy = toy_scores(seed=5)
+    other = toy_scores(seed=6)
     want = []
     for i in range(5):
         if not toy.mask[i].any():
             continue
         positives = [float(toy.positive[i]), *other.negatives[i][other.mask[i]].tolist()]
-        negatives = zip(toy.negatives[i][toy.mask[i]].tolist(), toy.weights[i][toy.mask[i]].tolist(), strict=True)
-        total = sum(math.exp(s / TAU) for s in positives) + sum(w * math.exp(s / TAU) for s, w in negatives)
-        want.append(-sum(s / TAU - math.log(total) for s in positives) / len(positives))
-    given = LossInput(*toy, temperature=TAU, candidates=other.negatives, candidate_mask=other.mask)
-    assert float(MultiPositive().evaluate(given)) == pytest.approx(sum(want) / len(want), rel=1e-12)
+        negatives = toy.negatives[i][toy.mask[i]].tolist()
+        weights = toy.weights[i][toy.mask[i]].tolist()
+        total = sum(math.exp(score / TAU) for score in positives)
+        total += sum(w * math.exp(score / TAU) for score, w in zip(negatives, weights, strict=True))
+        want.append(-sum(score / TAU - math.log(total) for score in positives) / len(positives))
+    inputs = LossInput(*toy, temperature=TAU, candidates=other.negatives, candidate_mask=other.mask)
+    assert float(MultiPositive().evaluate(inputs)) == pytest.approx(sum(want) / len(want), rel=1e-12)
 
 
 def test_gradients_of_hcl_flow_through_the_importance():

@@ -30,7 +30,10 @@ def six(groups: tuple[str, ...] = ("all",) * 6) -> QueryRanks:
 
 
 AP10 = [3 / 4, 1 / 3, 1 / 4, 0, 1 / 2, (1 / 5 + 2 / 6) / 2]
-AT1, AT5, AT10, AT50 = [1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 1], [1, 1, 1, 1, 0, 1]
+AT1 = [1, 0, 0, 0, 0, 0]
+AT5 = [1, 1, 0, 0, 0, 0]
+AT10 = [1, 1, 1, 0, 0, 1]
+AT50 = [1, 1, 1, 1, 0, 1]
 # metric -> (the mean, values, queries, whether it is the mean of the groups' means)
 Table = dict[str, tuple[float, list[float], str, bool]]
 HITS = {1: AT1, 5: AT5, 10: AT10, 50: AT50}
@@ -65,7 +68,8 @@ def test_hand_table(subtests):
         with subtests.test(name=name):
             data: Any = registry.get("datasets", name)
             ranks = six(GROUPED) if name == "fashioniq" else six()
-            reported, per_query = data.summarise(ranks), data.per_query(ranks, [*TABLES[name], "absent"])
+            reported = data.summarise(ranks)
+            per_query = data.per_query(ranks, [*TABLES[name], "absent"])
             assert list(reported) == list(per_query) == list(TABLES[name])
             for metric, (mean, values, queries, macro) in TABLES[name].items():
                 assert reported[metric] == pytest.approx(mean, abs=1e-9), metric
@@ -96,21 +100,27 @@ def test_means_against_loops(subtests):
             rank = torch.randint(60, (90,), generator=generator) + 1
             extra = torch.randint(60, (90,), generator=generator) + 1
             group = tuple("abc"[min(i % 7, 2)] for i in range(90))
-            relevant = Ragged.of([sorted({int(r), int(e)}) for r, e in zip(rank, extra, strict=True)])
+            pairs = zip(rank.tolist(), extra.tolist(), strict=True)
+            relevant = Ragged.of([sorted({target, other}) for target, other in pairs])
             ranks = QueryRanks(tuple(map(str, range(90))), group, rank, torch.full((90,), 60), relevant)
             means = []
             for name in "abc":
-                own = [int(r) <= 10 for r, g in zip(rank, group, strict=True) if g == name]
-                means.append(sum(own) / len(own))
+                found = [
+                    target <= 10 for target, of_query in zip(rank.tolist(), group, strict=True) if of_query == name
+                ]
+                means.append(sum(found) / len(found))
                 assert Metric((hits(10),), group=name).mean(ranks) == pytest.approx(means[-1]), name
             macro = Metric((hits(10),), over="groups")
             assert macro.mean(ranks) == pytest.approx(sum(means) / 3)
             assert macro.of(ranks).mean == pytest.approx(sum(means) / 3)
-            pairs = [int(r) <= 10 for r, row in zip(rank, range(90), strict=True) for _ in relevant.row(row)]
-            assert Metric((by_answers(hits(10)),)).mean(ranks) == pytest.approx(sum(pairs) / len(pairs))
+            found = []
+            for row, target in enumerate(rank.tolist()):
+                found += [target <= 10] * len(relevant.row(row))
+            assert Metric((by_answers(hits(10)),)).mean(ranks) == pytest.approx(sum(found) / len(found))
             values = Metric((precision(5), hits(1))).of(ranks).values
-            both = [Metric((one,)).of(ranks).values for one in (precision(5), hits(1))]
-            np.testing.assert_allclose(values, (both[0] + both[1]) / 2)
+            precisions = Metric((precision(5),)).of(ranks).values
+            first_hits = Metric((hits(1),)).of(ranks).values
+            np.testing.assert_allclose(values, (precisions + first_hits) / 2)
 
 
 def test_what_cannot_be_scored(subtests):

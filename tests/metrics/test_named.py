@@ -84,7 +84,7 @@ def test_values_by_brute_force(ranks, name):
     for group in ranks.groups:
         of_group = metric_of_ranks(f"{group}/{name}", declared)
         assert of_group is not None, group
-        rows = [value for value, own in zip(expected, ranks.group, strict=True) if own == group]
+        rows = [value for value, of_query in zip(expected, ranks.group, strict=True) if of_query == group]
         assert of_group.mean(ranks) == pytest.approx(sum(rows) / len(rows)), group
         means.append(sum(rows) / len(rows))
     averaged = metric_of_ranks(f"average/{name}", declared)

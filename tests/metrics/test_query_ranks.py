@@ -24,10 +24,12 @@ def sample(*, subset: bool) -> QueryRanks:
 
 def content(ranks: QueryRanks) -> list[object]:
     """Return all fields, tensors as their type and numbers."""
-    relevant, subset = ranks.relevant_ranks, ranks.subset_rank
+    relevant = ranks.relevant_ranks
+    subset = ranks.subset_rank
     tensors = [ranks.target_rank, ranks.gallery_size, relevant.values, relevant.offsets]
-    tensors += [] if subset is None else [subset]
-    return [ranks.query, ranks.group, ranks.cluster, *((each.dtype, each.tolist()) for each in tensors)]
+    if subset is not None:
+        tensors.append(subset)
+    return [ranks.query, ranks.group, ranks.cluster, *((tensor.dtype, tensor.tolist()) for tensor in tensors)]
 
 
 @pytest.mark.parametrize(("subset", "count"), [(False, 3), (True, 3), (True, 0)])

@@ -19,15 +19,17 @@ def loop_target_rank(scores: list[float], target: int, allowed: list[bool]) -> i
 
 
 def loop_relevant_ranks(scores: list[float], relevant: list[int], allowed: list[bool]) -> list[int]:
+    """Rank each relevant image: irrelevant ones first among equals, relevant ones in their order."""
     ranks = []
-    for place, own in enumerate(relevant):
-        outside = sum(1 for j, s in enumerate(scores) if j not in relevant and allowed[j] and s >= scores[own])
-        inside = sum(
-            1
-            for other_place, other in enumerate(relevant)
-            if scores[other] > scores[own] or (scores[other] == scores[own] and other_place < place)
-        )
-        ranks.append(1 + outside + inside)
+    for place, image in enumerate(relevant):
+        rank = 1
+        for other, score in enumerate(scores):
+            if other in relevant:
+                comes_first = relevant.index(other) < place
+                rank += score > scores[image] or (score == scores[image] and comes_first)
+            elif allowed[other]:
+                rank += score >= scores[image]
+        ranks.append(rank)
     return ranks
 
 
@@ -64,11 +66,10 @@ def test_relevant_ranks_against_loops(subtests, smallest, monkeypatch):
             allowed = torch.rand(9, 30, generator=generator) < 0.7
             for mask in (None, allowed):
                 open_to = torch.ones(9, 30, dtype=torch.bool) if mask is None else mask
-                got = relevant_ranks(scores, Ragged.of(rows), mask)
+                ranks = relevant_ranks(scores, Ragged.of(rows), mask)
                 for i, row in enumerate(rows):
-                    assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist()), (
-                        f"row {i}"
-                    )
+                    want = loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist())
+                    assert ranks.row(i).tolist() == want, f"row {i}, masked: {mask is not None}"
 
 
 @pytest.mark.parametrize("smallest", [0, 2**62], ids=["compiled", "torch"])
@@ -77,7 +78,8 @@ def test_a_column_left_out_counts_as_one_that_is_not_allowed(subtests, levels, s
     """One of the best images, the target, another one, or none (-1)."""
     monkeypatch.setattr(compiled, "SMALLEST", smallest)
     scores = table(3, 12, 23, levels=levels)
-    target, best = torch.arange(12) % 5, scores.argmax(1)
+    target = torch.arange(12) % 5
+    best = scores.argmax(1)
     left_out = torch.where(torch.arange(12) % 4 == 0, best, torch.tensor([-1, 22, 3]).repeat(4))
     left_out[7] = target[7]
     allowed = torch.ones(12, 23, dtype=torch.bool)
@@ -86,8 +88,8 @@ def test_a_column_left_out_counts_as_one_that_is_not_allowed(subtests, levels, s
             allowed[row, column] = False
     assert torch.equal(target_ranks(scores, target, left_out=left_out), target_ranks(scores, target, allowed))
     relevant = Ragged.of([[int(column), 20] for column in target])
-    found = relevant_ranks(scores, relevant, left_out=left_out)
-    assert torch.equal(found.values, relevant_ranks(scores, relevant, allowed).values)
+    without = relevant_ranks(scores, relevant, left_out=left_out)
+    assert torch.equal(without.values, relevant_ranks(scores, relevant, allowed).values)
     for k in (1, 4, 22, 23, 40):
         with subtests.test(k=k):
             assert torch.equal(top_columns(scores, k, left_out=left_out), top_columns(scores, k, allowed))
@@ -126,18 +128,19 @@ def test_top_columns_against_a_sorted_list(subtests):
         with subtests.test(k=k, levels=levels):
             generator = torch.Generator().manual_seed(k + 100)
             scores = table(k, 30, 12, levels=levels, shift=-1 if levels else -3)
-            scores[0, 3], scores[1] = -torch.inf, -torch.inf
+            scores[0, 3] = -torch.inf
+            scores[1] = -torch.inf
             allowed = torch.rand(30, 12, generator=generator) < 0.6
-            allowed[2], allowed[3] = False, True
+            allowed[2] = False
+            allowed[3] = True
             for mask in (None, allowed):
                 top = top_columns(scores, k, mask)
                 assert top.shape == (30, min(k, 12)), f"masked: {mask is not None}"
                 for row in range(30):
                     pool = [c for c in range(12) if mask is None or mask[row, c]]
                     best = sorted(pool, key=lambda c: (-float(scores[row, c]), c))[:k]
-                    assert top[row].tolist() == best + [-1] * (top.shape[1] - len(best)), (
-                        f"row {row}, masked: {mask is not None}"
-                    )
+                    want = best + [-1] * (top.shape[1] - len(best))
+                    assert top[row].tolist() == want, f"row {row}, masked: {mask is not None}"
             assert torch.equal(top_columns(scores.half(), 12), descending(scores.half().float()))
 
 
@@ -145,9 +148,12 @@ def test_top_columns_against_a_sorted_list(subtests):
 def test_top_columns_of_wide_rows(subtests, levels):
     """Few of many columns: distinct scores, ties at the last place, and rows with fewer candidates."""
     generator = torch.Generator().manual_seed(0)
-    scores, share = torch.randn(50, 700, generator=generator), torch.rand(50, 1, generator=generator) / 8
-    scores = scores if levels is None else (scores * levels).round() / levels
-    for k, mask in itertools.product((1, 4, 9), (None, torch.rand(50, 700, generator=generator) < share)):
+    scores = torch.randn(50, 700, generator=generator)
+    share = torch.rand(50, 1, generator=generator) / 8
+    if levels is not None:
+        scores = (scores * levels).round() / levels
+    some = torch.rand(50, 700, generator=generator) < share
+    for k, mask in itertools.product((1, 4, 9), (None, some)):
         with subtests.test(k=k, masked=mask is not None):
             want = descending(scores if mask is None else scores.masked_fill(~mask, -torch.inf))[:, :k]
             if mask is not None:
@@ -168,26 +174,27 @@ def test_top_columns_of_nothing_and_of_nan():
 
 
 NO_VALUE = [
-    (lambda: hits_at_k(torch.tensor([1]), 0), "k must be >= 1, got 0"),
-    (lambda: expected_hits_at_k(torch.tensor([1]), torch.tensor([2]), 0, 2), "k must be >= 1, got 0"),
-    (lambda: hits_at_k(torch.tensor([], dtype=torch.int64), 1), "needs at least one query"),
-    (lambda: hits_at_k(torch.tensor([1, 0]), 1), "1 queries have none"),
-    (lambda: average_precision_at_k(Ragged.of([[1]]), -3), "k must be >= 1, got -3"),
-    (lambda: average_precision_at_k(Ragged.of([]), 1), "needs at least one query"),
-    (lambda: average_precision_at_k(Ragged.of([[1], []]), 1), "1 have none"),
+    (hits_at_k, (torch.tensor([1]), 0), "k must be >= 1, got 0"),
+    (expected_hits_at_k, (torch.tensor([1]), torch.tensor([2]), 0, 2), "k must be >= 1, got 0"),
+    (hits_at_k, (torch.tensor([], dtype=torch.int64), 1), "needs at least one query"),
+    (hits_at_k, (torch.tensor([1, 0]), 1), "1 queries have none"),
+    (average_precision_at_k, (Ragged.of([[1]]), -3), "k must be >= 1, got -3"),
+    (average_precision_at_k, (Ragged.of([]), 1), "needs at least one query"),
+    (average_precision_at_k, (Ragged.of([[1], []]), 1), "1 have none"),
 ]
 
 
-def test_what_has_no_recall_or_average_precision(subtests):
-    for call, message in NO_VALUE:
-        with subtests.test(message), pytest.raises(NegbenchError, match=message):
-            call()
+@pytest.mark.parametrize(("metric", "inputs", "message"), NO_VALUE)
+def test_what_has_no_recall_or_average_precision(metric, inputs, message):
+    with pytest.raises(NegbenchError, match=message):
+        metric(*inputs)
 
 
 def loop_average_precision(scores: list[float], relevant: list[int], k: int) -> float:
     # irrelevant images first among equals: ties count against the model
     order = sorted(range(len(scores)), key=lambda j: (-scores[j], j in relevant))
-    hits, total = 0, 0.0
+    hits = 0
+    total = 0.0
     for place, image in enumerate(order[:k], start=1):
         if image in relevant:
             hits += 1
@@ -202,15 +209,17 @@ def test_average_precision_against_a_loop(subtests):
             scores = table(seed, 12, 30, levels=levels, shift=0 if levels else -3)
             lengths = torch.randint(1, 8, (12,), generator=generator).tolist()
             rows = [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
-            got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), k)
+            precisions = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), k)
             want = [loop_average_precision(scores[i].tolist(), rows[i], k) for i in range(12)]
-            assert got.tolist() == pytest.approx(want, abs=1e-12)
+            assert precisions.tolist() == pytest.approx(want, abs=1e-12)
 
 
-@pytest.mark.parametrize("kept", [0, 100])
-def test_rows_hold_columns_by_a_loop(kept, monkeypatch):
-    monkeypatch.setattr(ragged, "_LARGE", kept)
-    held = [[3, 0], [], [4, 2, 1]]
-    rows, columns = [2, 0, 0, 1], [4, 0, 4, 3]
-    want = [[column in held[row] for column in columns] for row in rows]
-    assert Ragged.of(held).among(torch.tensor(rows), torch.tensor(columns), 5).tolist() == want
+@pytest.mark.parametrize("large", [0, 100])
+def test_rows_hold_columns_by_a_loop(large, monkeypatch):
+    monkeypatch.setattr(ragged, "_LARGE", large)
+    lists = [[3, 0], [], [4, 2, 1]]
+    columns = [4, 0, 4, 3]
+    want = []
+    for row in (2, 0, 0, 1):
+        want.append([column in lists[row] for column in columns])
+    assert Ragged.of(lists).among(torch.tensor([2, 0, 0, 1]), torch.tensor(columns), 5).tolist() == want

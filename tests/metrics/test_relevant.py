@@ -24,9 +24,12 @@ def case(seed: int, rows: int = 8, columns: int = 30) -> Case:
     allowed[:, -2:] = False
     picks = [torch.randperm(columns - 2, generator=generator)[: 1 + row % 5].tolist() for row in range(rows)]
     orders = []
-    for row, known in enumerate(picks):
-        keys = {c: (-float(scores[row, c]), known.index(c) if c in known else -1) for c in range(columns - 2)}
-        orders.append(sorted(keys, key=lambda c: keys[c]))
+    for row, relevant in enumerate(picks):
+        keys = {}
+        for column in range(columns - 2):
+            place = relevant.index(column) if column in relevant else -1
+            keys[column] = (-float(scores[row, column]), place)
+        orders.append(sorted(keys, key=keys.__getitem__))
     return orders, picks, relevant_ranks(scores, Ragged.of(picks), allowed), allowed.sum(1)
 
 
@@ -35,8 +38,8 @@ def test_recall_of_the_others_against_a_loop(k):
     for seed in range(4):
         orders, picks, ranks, _ = case(seed)
         recall = other_recall_at_k(ranks, k).tolist()
-        for row, (order, known) in enumerate(zip(orders, picks, strict=True)):
-            found = [column in order[:k] for column in known[1:]]
+        for row, (order, (_, *others)) in enumerate(zip(orders, picks, strict=True)):
+            found = [column in order[:k] for column in others]
             want = sum(found) / len(found) if found else math.nan
             assert recall[row] == pytest.approx(want, nan_ok=True), f"seed {seed}, row {row}"
 
@@ -44,21 +47,27 @@ def test_recall_of_the_others_against_a_loop(k):
 def test_false_negatives_by_rank_against_a_loop():
     for seed in range(4):
         orders, picks, ranks, sizes = case(seed)
-        want = {band: [0, 0] for band in ("above the target", "1-3", "4-10", "11-40", "4-", "41-")}
-        for order, known in zip(orders, picks, strict=True):
-            place = order.index(known[0])
+        images = dict.fromkeys(("above the target", "1-3", "4-10", "11-40", "4-", "41-"), 0)
+        wrong = dict.fromkeys(images, 0)
+        for order, (target, *others) in zip(orders, picks, strict=True):
+            target_rank = 1 + order.index(target)
             for rank, column in enumerate(order, start=1):
-                if column == known[0]:
+                if column == target:
                     continue
-                bands = ["1-3"] if rank <= 3 else ["4-", "4-10" if rank <= 10 else "11-40"]
-                if rank <= place:
+                if rank <= 3:
+                    bands = ["1-3"]
+                elif rank <= 10:
+                    bands = ["4-", "4-10"]
+                else:
+                    bands = ["4-", "11-40"]
+                if rank < target_rank:
                     bands.append("above the target")
-                for name in bands:
-                    want[name][0] += 1
-                    want[name][1] += column in known
-        for band, (images, relevant) in want.items():
-            rate = relevant / images if images else math.nan
-            assert false_negative_rate(ranks, sizes, band) == pytest.approx(rate, nan_ok=True), band
+                for band in bands:
+                    images[band] += 1
+                    wrong[band] += column in others
+        for band, count in images.items():
+            rate = wrong[band] / count if count else math.nan
+            assert false_negative_rate(ranks, sizes, band) == pytest.approx(rate, nan_ok=True), (seed, band)
 
 
 def test_what_cannot_be_told_is_an_error():

@@ -19,34 +19,49 @@ from negbench.mining.composite import batch_rule, batch_rules, parts_of, slots_o
 from negbench.plugins.registry import registry
 from negbench.scoring import evaluation
 from negbench.settings.config import resolve
+from negbench.store.run_result import RunResult
 from negbench.testing.worlds import toy_view
 from tests.runs import config_of, run, untrained
 
 # --- names and options -----------------------------------------------------------------------------------------------
 
 
-def test_options_are_those_of_the_parts(subtests):
+@pytest.mark.parametrize("name", ["qure", "qure+in-batch"])
+def test_a_union_chooses_the_pools_of_its_part(name):
     union = make_strategy("in-batch+qure", variant="release")
-    for name in ("qure", "qure+in-batch"):
-        with subtests.test(name=name):
-            assert union.pool(toy_view()).tolist() == make_strategy(name, variant="release").pool(toy_view()).tolist()
+    assert union.pool(toy_view()).tolist() == make_strategy(name, variant="release").pool(toy_view()).tolist()
+
+
+def test_a_union_has_the_options_of_its_parts():
+    union = make_strategy("in-batch+qure", variant="release")
     assert batch_rule(union) == make_strategy("in-batch")
     assert (union.scope, union.n_def, union.schedule, slots_of(union)) == ("corpus", 6, "multiples", ("target",))
     assert slots_of(make_strategy("hycole+qure")) == ("target", "reference", "modification")
     assert union == make_strategy("in-batch+qure", variant="release")
     assert union != make_strategy("in-batch+qure")
+
+
+def test_a_switch_has_the_options_of_its_parts():
     switch = make_strategy("top-k:2>after-target", top_k_k=3, after_target_k=4, halve=True)
     assert parts_of(switch) == [(0, make_strategy("top-k", k=3, halve=True)), (2, make_strategy("after-target", k=4))]
     assert set(tunable_ranges(type(switch))) == {"top_k_k", "after_target_k"}
+
+
+def test_a_range_below_another_option_names_it_as_the_composite_does():
     assert tunable_ranges(registry.get("strategies", "in-batch+dqe"))["alpha"].below == "beta"
     shared = registry.get("strategies", "distance-weighted:2>top-k-abs")
     assert tunable_ranges(shared)["cutoff"].below == "distance_weighted_limit"
+
+
+def test_parts_of_a_switch_may_be_unions_and_batch_strategies():
     three = make_strategy("all-corpus:1>top-k:3>in-batch+after-target", top_k_k=5)
     assert [at for at, _ in parts_of(three)] == [0, 1, 4]
     assert batch_rule(parts_of(three)[2][1]) == make_strategy("in-batch")
     assert batch_rules(three) == [make_strategy("in-batch")]
-    last, xbm = make_strategy("all-corpus:1>xbm", queue=5), make_strategy("xbm", queue=5)
-    assert (last.scope, slots_of(last), batch_rules(last)) == ("batch", ("target", "bank"), [xbm])
+    last = make_strategy("all-corpus:1>xbm", queue=5)
+    assert last.scope == "batch"
+    assert slots_of(last) == ("target", "bank")
+    assert batch_rules(last) == [make_strategy("xbm", queue=5)]
 
 
 def test_a_composite_is_named_wherever_a_strategy_is(vector_sets):
@@ -57,7 +72,7 @@ def test_a_composite_is_named_wherever_a_strategy_is(vector_sets):
     full = resolve(config_of(vector_sets, "in-batch+qure:variant=release"))
     assert full.strategy.options == {"shared": False, "variant": "release", "consecutive_threshold": 1}
     assert labels_of(full)["strategy"] == "in-batch+qure(variant=release)"
-    option = next(o for o in options_of("strategies", "in-batch+qure") if o.name == "variant")
+    option = next(option for option in options_of("strategies", "in-batch+qure") if option.name == "variant")
     assert (option.type, option.default) == ("paper or release", "paper")
     names = {plugin.name for plugin in registry.parts("strategies", "all-corpus:1>top-k:3>in-batch+after-target")}
     assert names == {"all-corpus", "top-k", "in-batch", "after-target"}
@@ -124,9 +139,11 @@ def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(v
     loss, _, scores, _ = step_of(vector_sets, "in-batch+qure", "margin-kl", rows, drawn, kl_over="corpus")
     batch, *_ = step_of(vector_sets, "in-batch+qure", "margin-kl", rows, drawn, kl_over="batch")
     want = 0.0
-    for row, target, own in zip(rows.tolist(), targets.tolist(), drawn.tolist(), strict=True):
-        for columns, sign in ((list(range(20)), 1), ([*targets.tolist(), *own], -1)):  # both rows are of one gallery
-            want -= sign * float(scores[row, columns].log_softmax(0)[columns.index(target)]) / 2
+    for row, target, drawn_columns in zip(rows.tolist(), targets.tolist(), drawn.tolist(), strict=True):
+        corpus = list(range(20))  # both rows are of one gallery
+        members = [*targets.tolist(), *drawn_columns]
+        want -= float(scores[row, corpus].log_softmax(0)[corpus.index(target)]) / 2
+        want += float(scores[row, members].log_softmax(0)[members.index(target)]) / 2
     assert loss - batch == pytest.approx(want, abs=1e-4)
 
 
@@ -152,39 +169,61 @@ def test_the_warm_up_is_a_switch_from_all_of_the_corpus(vector_sets, tmp_path):
     assert named.run_id.startswith("all-corpus_2_cirqrs-")
 
 
-def test_phases_of_a_run(vector_sets):
-    def planned(name: str, *more: str) -> list[tuple[int, str, tuple[int, ...], bool]]:
-        bare = [text for text in vector_sets if not text.startswith("schedule")]
-        full = resolve(config_of(bare, name, "train.epochs=12", *more))
-        strategy: Strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
-        return [(s.end, type(s.mined).__name__, s.refreshes, s.is_last) for s in phases_of(strategy, full)]
+def plan_phases(sets: list[str], name: str, *more: str) -> list[tuple[int, str, tuple[int, ...], bool]]:
+    """Return end, strategy, refreshes and whether it is the last, of the phases of a run of 12 epochs."""
+    without_schedule = [text for text in sets if not text.startswith("schedule")]
+    full = resolve(config_of(without_schedule, name, "train.epochs=12", *more))
+    strategy: Strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
+    phases = phases_of(strategy, full)
+    return [(phase.end, type(phase.mined).__name__, phase.refreshes, phase.is_last) for phase in phases]
 
-    assert planned("qure") == [(2, "AllCorpus", (0,), False), (12, "Qure", (2, 4, 6, 8, 10), True)]
-    assert planned("qure", "schedule.refresh_epochs=[]") == [(12, "AllCorpus", (0,), False), (12, "Qure", (), True)]
-    assert planned("in-batch") == [(12, "InBatch", (), True)]
-    assert planned("all-corpus") == [(12, "AllCorpus", (0,), True)]
-    assert planned("all-corpus:5>qure") == [(5, "AllCorpus", (0,), False), (12, "Qure", (5, 7, 9, 11), True)]
-    assert planned("qure:5>in-batch") == [(5, "Qure", (0, 2, 4), False), (12, "InBatch", (), True)]
-    assert planned("in-batch:5>all-corpus") == [(5, "InBatch", (), False), (12, "AllCorpus", (5,), True)]
-    assert planned("in-batch:1>qure:3>dqe") == [
-        (1, "InBatch", (), False),
-        (4, "Qure", (1, 3), False),
-        (12, "Dqe", (4, 5, 7, 8, 10), True),
-    ]
-    assert planned("all-corpus:5>qure", "schedule.n_def=1") == [(5, "AllCorpus", (0,), False), (12, "Qure", (5,), True)]
-    with pytest.raises(NegbenchError, match=r"schedule\.warmup is 3: leave it out"):
-        planned("all-corpus:5>qure", "schedule.warmup=3")
-    with pytest.raises(NegbenchError, match="must begin with 5"):
-        planned("all-corpus:5>qure", "schedule.refresh_epochs=[4,6]")
+
+@pytest.mark.parametrize(
+    ("name", "more", "phases"),
+    [
+        ("qure", (), [(2, "AllCorpus", (0,), False), (12, "Qure", (2, 4, 6, 8, 10), True)]),
+        ("qure", ("schedule.refresh_epochs=[]",), [(12, "AllCorpus", (0,), False), (12, "Qure", (), True)]),
+        ("in-batch", (), [(12, "InBatch", (), True)]),
+        ("all-corpus", (), [(12, "AllCorpus", (0,), True)]),
+        ("all-corpus:5>qure", (), [(5, "AllCorpus", (0,), False), (12, "Qure", (5, 7, 9, 11), True)]),
+        ("qure:5>in-batch", (), [(5, "Qure", (0, 2, 4), False), (12, "InBatch", (), True)]),
+        ("in-batch:5>all-corpus", (), [(5, "InBatch", (), False), (12, "AllCorpus", (5,), True)]),
+        (
+            "in-batch:1>qure:3>dqe",
+            (),
+            [(1, "InBatch", (), False), (4, "Qure", (1, 3), False), (12, "Dqe", (4, 5, 7, 8, 10), True)],
+        ),
+        ("all-corpus:5>qure", ("schedule.n_def=1",), [(5, "AllCorpus", (0,), False), (12, "Qure", (5,), True)]),
+    ],
+)
+def test_phases_of_a_run(vector_sets, name, more, phases):
+    assert plan_phases(vector_sets, name, *more) == phases
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("schedule.warmup=3", r"schedule\.warmup is 3: leave it out"),
+        ("schedule.refresh_epochs=[4,6]", "must begin with 5"),
+    ],
+)
+def test_a_schedule_that_contradicts_a_switch_is_refused(vector_sets, setting, message):
+    with pytest.raises(NegbenchError, match=message):
+        plan_phases(vector_sets, "all-corpus:5>qure", setting)
+
+
+def losses_of(result: RunResult) -> list[float]:
+    """Return the training loss of each epoch."""
+    return [point["train/loss"] for point in result.folder.metrics() if "train/loss" in point]
 
 
 @pytest.mark.usefixtures("every_epoch")
 def test_a_switch_goes_on_with_what_came_before(vector_sets, tmp_path, interrupted):
     """The first epoch equals the first strategy bit for bit, the second does not; resumed, the run is the same."""
-    name, sets = "in-batch:1>top-k:k=5", [*vector_sets, "train.epochs=3"]
-    whole = run(config_of(sets, name), tmp_path / "whole")
+    sets = [*vector_sets, "train.epochs=3"]
+    config = config_of(sets, "in-batch:1>top-k:k=5")
+    whole = run(config, tmp_path / "whole")
     first = run(config_of(sets, "in-batch"), tmp_path / "first")
-    curve, want = ([p for p in result.folder.metrics() if "train/loss" in p] for result in (whole, first))
-    assert [p["train/loss"] == q["train/loss"] for p, q in zip(curve, want, strict=True)] == [True, False, False]
-    config = config_of(sets, name)
+    pairs = zip(losses_of(whole), losses_of(first), strict=True)
+    assert [loss == other for loss, other in pairs] == [True, False, False]
     assert run_config(config, interrupted(config, tmp_path / "h", 2)).metrics == whole.metrics

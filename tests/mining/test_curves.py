@@ -15,26 +15,31 @@ from tests.mining.test_regime import rows_of, task_of
 
 def loops(task: MiningTask) -> list[tuple[list[float], list[int]]]:
     """Return each query's images' sorted scores, and the places of the two steepest drops below the target."""
-    found = []
+    expected = []
     for _, ranked, positive in rows_of(task):
         values = sorted([positive, *(score for score, _ in ranked)], reverse=True)
-        drops = sorted((b - a, place) for place, (a, b) in enumerate(pairwise(values)) if a < positive)
-        found.append((values, [place for _, place in drops[:2]]))
-    return found
+        drops = []
+        for place, (higher, lower) in enumerate(pairwise(values)):
+            if higher < positive:
+                drops.append((lower - higher, place))
+        expected.append((values, [place for _, place in sorted(drops)[:2]]))
+    return expected
 
 
 @pytest.mark.parametrize("shift", [0.0, -1.0])
 def test_against_loops(shift):
     task = task_of(0, shift=shift)
-    curves, found = score_curves(task), loops(task)
+    curves = score_curves(task)
+    expected = loops(task)
     assert sorted(curves.queries.tolist()) == list(range(40))
-    places = octave_places(min(len(values) for values, _ in found)).tolist()
-    means = [np.mean([values[place] for values, _ in found]) for place in places]
+    places = octave_places(min(len(values) for values, _ in expected)).tolist()
+    means = [np.mean([values[place] for values, _ in expected]) for place in places]
     assert curves.scores.tolist() == pytest.approx(means, rel=1e-5)
     for index, row in enumerate(curves.queries.tolist()):
-        length, drops = len(found[row][0]), found[row][1]
+        values, drops = expected[row]
+        length = len(values)
         assert curves.length[index] == length, f"query {row}"
-        assert [p for p in curves.drops[index].tolist() if p >= 0] == drops, f"query {row}"
+        assert [place for place in curves.drops[index].tolist() if place >= 0] == drops, f"query {row}"
         shares = [place / (length - 1) for place in drops]
         assert curves.shares[index, : len(drops)].tolist() == pytest.approx(shares), f"query {row}"
         assert np.isnan(curves.shares[index, len(drops) :]).all(), f"query {row}"
@@ -49,9 +54,17 @@ def test_round_trip_is_exact_and_the_bytes_repeat(subtests, tmp_path):
     for name in ("queries", "length", "drops", "scores"):
         with subtests.test(name=name):
             assert np.array_equal(getattr(again, name), getattr(curves, name))
+
+
+def test_a_file_without_scores_is_read(tmp_path):
+    curves = score_curves(task_of(0))
     np.savez(tmp_path / "old.npz", queries=curves.queries, length=curves.length, drops=curves.drops)
     assert len(ScoreCurves.load(tmp_path / "old.npz").scores) == 0
-    (tmp_path / "a.npz").write_bytes((tmp_path / "b.npz").read_bytes()[:200])
+
+
+def test_a_damaged_or_missing_file_is_named(tmp_path):
+    score_curves(task_of(0)).save(tmp_path / "a.npz")
+    (tmp_path / "a.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:200])
     with pytest.raises(NegbenchError, match=r"a\.npz"):
         ScoreCurves.load(tmp_path / "a.npz")
     with pytest.raises(NegbenchError, match=r"none\.npz"):
@@ -59,14 +72,16 @@ def test_round_trip_is_exact_and_the_bytes_repeat(subtests, tmp_path):
 
 
 def test_a_corpus_of_the_target_and_one_more():
-    tokens, first = torch.tensor([[[0.5, 0.0]], [[0.9, 0.0]]]), torch.tensor([0])
+    tokens = torch.tensor([[[0.5, 0.0]], [[0.9, 0.0]]])
+    first = torch.tensor([0])
     task = MiningTask(torch.tensor([[1.0, 0.0]]), tokens, first, first, [torch.arange(2)])
     assert score_curves(task).drops.tolist() == [[-1, -1]]
 
 
 def test_places_are_an_eighth_of_an_octave_apart_and_those_of_a_shorter_row_come_first():
     places = octave_places(17_000)
-    ratios = (places[40:] + 1)[1:] / (places[40:] + 1)[:-1]
+    ranks = places[40:] + 1
+    ratios = ranks[1:] / ranks[:-1]
     assert ratios == pytest.approx(np.full(len(ratios), 2 ** (1 / 8)), rel=0.03)
     assert len(places) < 110
     assert np.array_equal(octave_places(600), places[: len(octave_places(600))])

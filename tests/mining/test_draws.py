@@ -1,5 +1,6 @@
 """Drawing with replacement from epoch to epoch, and thinning pools to a budget."""
 
+import itertools
 import math
 
 import pytest
@@ -27,10 +28,10 @@ def test_with_replacement_epochs_are_independent(weighted, per_epoch):
     by_epoch = drawn.reshape(rows, epochs, per_epoch)
     repeats = 0
     for row in by_epoch.tolist():
-        assert all(len(set(epoch)) == per_epoch for epoch in row), row
-        repeats += sum(len(set(row[a]) & set(row[b])) for a, b in ((0, 1), (0, 2), (1, 2)))
-    wanted = rows * 3 * per_epoch**2 / size
-    assert abs(repeats - wanted) < 5 * math.sqrt(wanted)
+        assert [len(set(epoch)) for epoch in row] == [per_epoch] * epochs, row
+        repeats += sum(len(set(one) & set(other)) for one, other in itertools.combinations(row, 2))
+    expected_repeats = rows * 3 * per_epoch**2 / size
+    assert abs(repeats - expected_repeats) < 5 * math.sqrt(expected_repeats)
     assert_uniform(drawn, size)
 
 
@@ -45,12 +46,12 @@ def test_an_epoch_draws_the_same_however_many_follow():
 def test_keep_takes_each_set_of_members_as_often():
     rows = 6000
     pool = torch.tensor([[True, False, True, True, True]]).expand(rows, -1)
-    kept = keep(pool, seeds(rows), 2)
-    assert (kept.sum(1) == 2).all()
-    assert not (kept & ~pool).any()
-    assert_uniform((kept * 2 ** torch.arange(5)).sum(1), 6)
-    assert torch.equal(keep(pool, seeds(rows), 2), kept)
-    assert not torch.equal(keep(pool, seeds(rows, seed=1), 2), kept)
+    members = keep(pool, seeds(rows), 2)
+    assert (members.sum(1) == 2).all()
+    assert not (members & ~pool).any()
+    assert_uniform((members * 2 ** torch.arange(5)).sum(1), 6)
+    assert torch.equal(keep(pool, seeds(rows), 2), members)
+    assert not torch.equal(keep(pool, seeds(rows, seed=1), 2), members)
 
 
 def test_keep_leaves_small_pools_as_they_are():

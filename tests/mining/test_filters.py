@@ -30,22 +30,26 @@ SETTINGS = [
 ]
 
 
-def dropped(view: ScoreView, row: int, column: int, settings: dict[str, float]) -> bool:
+def is_dropped(view: ScoreView, row: int, column: int, settings: dict[str, float]) -> bool:
     """Tell whether the rules, as the configuration states them, drop one image of one query."""
-    score, positive = float(view.scores[row, column]), float(view.positive[row])
+    score = float(view.scores[row, column])
+    positive = float(view.positive[row])
 
     def plane(name: str, at: int = column) -> float:
         return float(view.planes[name][row, at])
 
-    rules = {
-        "margin": lambda m: score > positive - m,
-        "relative_margin": lambda m: score > positive - m * abs(positive),
-        "guide_margin": lambda m: plane("guide") > plane("guide", int(view.target[row])) - m,
-        "max_judge": lambda m: plane("judge") > m,
-        "max_target": lambda m: plane("target") > m,
-        "max_reference": lambda m: plane("reference") > m,
-    }
-    return any(rules[name](value) for name, value in settings.items())
+    for name, value in settings.items():
+        if name == "margin":
+            drops = score > positive - value
+        elif name == "relative_margin":
+            drops = score > positive - value * abs(positive)
+        elif name == "guide_margin":
+            drops = plane("guide") > plane("guide", int(view.target[row])) - value
+        else:
+            drops = plane(name.removeprefix("max_")) > value
+        if drops:
+            return True
+    return False
 
 
 def test_filters_against_loops(subtests):
@@ -53,13 +57,15 @@ def test_filters_against_loops(subtests):
         with subtests.test(settings=settings):
             filters = Filters.of(MiningConfig.model_validate(settings))
             assert filters.active
-            some = 0
+            dropped = 0
             for number, view in enumerate(toy_views()):
                 keep = filters.keep(view)
-                want = [[not dropped(view, i, j, settings) for j in range(view.scores.shape[1])] for i in range(6)]
-                assert keep.tolist() == want, f"view {number}"
-                some += int((~keep).sum())
-            assert some
+                for row in range(6):
+                    want = [not is_dropped(view, row, column, settings) for column in range(view.scores.shape[1])]
+                    assert keep[row].tolist() == want, f"view {number}, row {row}"
+                assert len(keep) == 6
+                dropped += int((~keep).sum())
+            assert dropped > 0
             assert set(filters.reads) <= {"guide", "judge", "target", "reference"}
 
 
@@ -74,18 +80,32 @@ def test_what_nobody_scored_is_not_dropped():
 def test_every_strategy_draws_from_what_is_left(subtests):
     """s+ = 0.5, margin 0.2: 0.45 and 0.6 are dropped, so that the hardest two are 0.25 and -0.1."""
     task = scored_task([[0.5, 0.45, 0.6, 0.25, -0.1, -0.8]], [0], filters=Filters(margin=0.2))
-    for name, want in (("top-k", {3, 4}), ("after-target", {3, 4}), ("all-corpus", {3, 4, 5})):
+    for name, options, want in (
+        ("top-k", {"k": 2}, {3, 4}),
+        ("after-target", {"k": 2}, {3, 4}),
+        ("all-corpus", {}, {3, 4, 5}),
+    ):
         with subtests.test(name=name):
-            mined = run(task, make_strategy(name, **({} if name == "all-corpus" else {"k": 2})), draws=6)
+            mined = run(task, make_strategy(name, **options), draws=6)
             assert set(mined.negatives[0].tolist()) == want
             assert mined.target_rank.item() == 2  # statistics cover all allowed images: a filter hides none
             assert mined.band_start.item() == pytest.approx(2 / 4)
 
 
+def count_left(view: ScoreView, settings: dict[str, float]) -> int:
+    """Count the allowed images that no rule drops."""
+    count = 0
+    for row, column in view.allowed.nonzero().tolist():
+        if not is_dropped(view, row, column, settings):
+            count += 1
+    return count
+
+
 def test_a_batch_is_filtered_by_its_own_scores(subtests, vector_sets):
     opened = untrained(config_of(vector_sets, "in-batch"))
     opened.backbone.eval()
-    rows, settings = torch.arange(0, 48, 4), {"margin": 0.1, "max_target": 0.6}
+    rows = torch.arange(0, 48, 4)
+    settings = {"margin": 0.1, "max_target": 0.6}
     mining = MiningConfig.model_validate(settings)
     task = mining_task(opened.backbone, opened.scene, mining, reads=("target",))
     assert task.filters == Filters(margin=0.1, max_target=0.6)
@@ -96,12 +116,11 @@ def test_a_batch_is_filtered_by_its_own_scores(subtests, vector_sets):
         opened.scene.train.allowed_images(rows, columns, MiningConfig()),
         planes={"target": task.planes["target"].block(rows, columns)},
     )
-    turned = ScoreView(view.scores.T, view.target, view.allowed.T, planes={"target": view.planes["target"].T})
-    there, back = (
-        sum(not dropped(table, i, j, settings) for i, j in table.allowed.nonzero().tolist()) for table in (view, turned)
-    )
-    batch = Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()})
-    for name, count in (("in-batch", there), ("in-batch-both", there + back)):
+    transposed = ScoreView(view.scores.T, view.target, view.allowed.T, planes={"target": view.planes["target"].T})
+    targets = count_left(view, settings)
+    queries = count_left(transposed, settings)
+    batch = Batch(rows, None, {name: values[rows] for name, values in opened.scene.train.tokens.items()})
+    for name, count in (("in-batch", targets), ("in-batch-both", targets + queries)):
         with subtests.test(name=name):
             parts = (TrainingCalls(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene)
             step = Objective(*parts, mining)(batch)
@@ -129,14 +148,15 @@ def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets):
 def test_known_groups_are_left_out(vector_sets):
     """`exclude_subset` removes the query's own image group (CIRR) from the negatives, in the corpus and in a batch."""
     train = untrained(config_of(vector_sets, "qure")).scene.train
-    data, mining = train.dataset, MiningConfig(exclude_subset=True)
+    data = train.dataset
+    mining = MiningConfig(exclude_subset=True)
     assert train.excluded(MiningConfig()) is None
     object.__setattr__(data.queries[0], "subset", (data.images[3], data.images[8], "an image of another gallery"))
     try:
         assert [train.excluded(mining).row(i).tolist() for i in (0, 1)] == [[3, 8], []]
         columns = torch.tensor([2, 3, 8, 9])
         free = train.allowed_images(torch.tensor([0, 1]), columns, MiningConfig())
-        kept = train.allowed_images(torch.tensor([0, 1]), columns, mining)
-        assert torch.equal(kept, free & torch.tensor([[True, False, False, True], [True] * 4]))
+        allowed = train.allowed_images(torch.tensor([0, 1]), columns, mining)
+        assert torch.equal(allowed, free & torch.tensor([[True, False, False, True], [True] * 4]))
     finally:
         object.__setattr__(data.queries[0], "subset", ())

@@ -60,8 +60,8 @@ class Planar(Function):
 def below(view: ScoreView) -> Tensor:
     """Choose the three highest-scored allowed images below the target; none where there is none."""
     under = (view.allowed & (view.scores < view.positive[:, None])).gather(1, view.order)
-    kept = under & (under.cumsum(1) <= 3)
-    return torch.zeros_like(kept).scatter_(1, view.order, kept)
+    nearest = under & (under.cumsum(1) <= 3)
+    return torch.zeros_like(nearest).scatter_(1, view.order, nearest)
 
 
 def band(view: ScoreView) -> Tensor:
@@ -79,7 +79,9 @@ def nothing(view: ScoreView) -> Tensor:
     return torch.zeros_like(view.allowed)
 
 
-EVERYTHING, BELOW, NOTHING = Function(lambda view: view.allowed), Function(below), Function(nothing)
+EVERYTHING = Function(lambda view: view.allowed)
+BELOW = Function(below)
+NOTHING = Function(nothing)
 # some rows weigh only part of the corpus
 WEIGHTED = Function(lambda view: torch.where(view.allowed & (view.scores > 0), 1 + view.scores, 0.0))
 ORACLE = Oracle(lambda view: view.allowed & ~view.relevant)
@@ -87,7 +89,7 @@ ORACLE = Oracle(lambda view: view.allowed & ~view.relevant)
 # --- tasks ----------------------------------------------------------------------------------------------------------
 
 
-def toy_task(*, tokens: int = 1, queries: int = 41, known: bool = True, seed: int = 0) -> MiningTask:
+def toy_task(*, tokens: int = 1, queries: int = 41, truth: bool = True, seed: int = 0) -> MiningTask:
     """Return a task: three overlapping galleries, one unordered; exclusions; relevant images; scores of both signs."""
     generator = torch.Generator().manual_seed(seed)
     candidates = normalize(torch.randn(40, tokens, 8, generator=generator), dim=-1)
@@ -97,13 +99,15 @@ def toy_task(*, tokens: int = 1, queries: int = 41, known: bool = True, seed: in
     target = torch.tensor([int(groups[g][torch.randint(len(groups[g]), (), generator=generator)]) for g in group])
     excluded = [torch.randint(40, (i % 4,), generator=generator).tolist() for i in range(queries)]
     relevant = [[int(t), *torch.randint(40, (3,), generator=generator).tolist()] for t in target]
-    relevant[:2] = [[], [*range(40)]]
+    relevant[0] = []
+    relevant[1] = [*range(40)]
     embeddings = normalize(torch.randn(queries, 8, generator=generator), dim=-1)
     embeddings[:3] = -normalize(candidates[target[:3]].mean(1), dim=-1)  # targets that score (near) the lowest
-    lists = {"excluded": Ragged.of(excluded), "relevant": Ragged.of(relevant) if known else None}
     codes = torch.randint(5, (queries, 40), generator=generator).to(torch.int8)
-    kinds = (lambda ids, columns: codes[ids][:, columns]) if known else None
-    return MiningTask(embeddings, candidates, target, group, groups, kinds=kinds, **lists)
+    task = MiningTask(embeddings, candidates, target, group, groups, excluded=Ragged.of(excluded))
+    if not truth:
+        return task
+    return dataclasses.replace(task, relevant=Ragged.of(relevant), kinds=lambda ids, columns: codes[ids][:, columns])
 
 
 def scored_task(scores: list[list[float]], target: list[int], **more: Any) -> MiningTask:
@@ -125,7 +129,8 @@ BY_QUERY = [field.name for field in dataclasses.fields(Mined) if field.name not 
 
 def assert_same(one: Mined, other: Mined) -> None:
     for name in BY_QUERY:
-        a, b = getattr(one, name), getattr(other, name)
+        a = getattr(one, name)
+        b = getattr(other, name)
         if a is not None or b is not None:
             assert a.dtype == b.dtype, name
             assert torch.equal(a.nan_to_num(nan=-9.0), b.nan_to_num(nan=-9.0)), name
@@ -143,11 +148,17 @@ def loop_query(task: MiningTask, i: int, rule: Callable[..., set[int]], oracle: 
     excluded = set(task.excluded.row(i).tolist()) if task.excluded is not None else set()
     allowed = [j for j in corpus if j != target and j not in excluded]
     by_rank = sorted(allowed, key=lambda j: (-round(score[j], 6), corpus.index(j)))
-    pool, code = rule(score, by_rank, target, relevant), 0
+    pool = rule(score, by_rank, target, relevant)
+    code = 0
     if not pool:
         usable = [j for j in by_rank if not (oracle and j in relevant)] or by_rank
         under = [j for j in usable if score[j] < score[target] - 1e-6]
-        pool, code = ({under[0]}, 1) if under else (set(usable), 2)
+        if under:
+            pool = {under[0]}
+            code = 1
+        else:
+            pool = set(usable)
+            code = 2
     places = sorted(by_rank.index(j) for j in pool)
     last = max(len(by_rank) - 1, 1)
     return {
@@ -167,22 +178,56 @@ def loop_query(task: MiningTask, i: int, rule: Callable[..., set[int]], oracle: 
     }
 
 
+# the strategies above once more: pools of one query, from its scores by image and its allowed images by rank
+
+
+def loop_everything(score: dict[int, float], by_rank: list[int], target: int, relevant: set[int]) -> set[int]:
+    return set(by_rank)
+
+
+def loop_below(score: dict[int, float], by_rank: list[int], target: int, relevant: set[int]) -> set[int]:
+    under = [j for j in by_rank if score[j] < score[target] - 1e-6]
+    return set(under[:3])
+
+
+def loop_band(score: dict[int, float], by_rank: list[int], target: int, relevant: set[int]) -> set[int]:
+    return {j for j in by_rank if 0.1 <= score[target] - score[j] <= 0.4}
+
+
+def loop_weighted(score: dict[int, float], by_rank: list[int], target: int, relevant: set[int]) -> set[int]:
+    return {j for j in by_rank if score[j] > 0}
+
+
+def loop_oracle(score: dict[int, float], by_rank: list[int], target: int, relevant: set[int]) -> set[int]:
+    return set(by_rank) - relevant
+
+
+def loop_thirds(score: dict[int, float], by_rank: list[int], target: int, relevant: set[int]) -> set[int]:
+    corpus = list(score)
+    return {j for j in by_rank if corpus.index(j) % 3 == 0}
+
+
+def loop_nothing(score: dict[int, float], by_rank: list[int], target: int, relevant: set[int]) -> set[int]:
+    return set()
+
+
 RULES: dict[str, tuple[Function, Callable[..., set[int]]]] = {
-    "everything": (EVERYTHING, lambda score, by_rank, target, relevant: set(by_rank)),
-    "below": (BELOW, lambda score, by_rank, target, _: {*[j for j in by_rank if score[j] < score[target] - 1e-6][:3]}),
-    "band": (Function(band), lambda score, rank, own, _: {j for j in rank if 0.1 <= score[own] - score[j] <= 0.4}),
-    "weighted": (WEIGHTED, lambda score, by_rank, target, relevant: {j for j in by_rank if score[j] > 0}),
-    "oracle": (ORACLE, lambda score, by_rank, target, relevant: set(by_rank) - relevant),
-    "thirds": (Function(thirds), lambda score, by_rank, *_: {j for j in by_rank if [*score].index(j) % 3 == 0}),
-    "nothing": (NOTHING, lambda *_: set()),
-    "an oracle's nothing": (Oracle(nothing), lambda *_: set()),
+    "everything": (EVERYTHING, loop_everything),
+    "below": (BELOW, loop_below),
+    "band": (Function(band), loop_band),
+    "weighted": (WEIGHTED, loop_weighted),
+    "oracle": (ORACLE, loop_oracle),
+    "thirds": (Function(thirds), loop_thirds),
+    "nothing": (NOTHING, loop_nothing),
+    "an oracle's nothing": (Oracle(nothing), loop_nothing),
 }
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
 @pytest.mark.parametrize("name", RULES)
 def test_equals_a_miner_of_loops(tokens, name):
-    task, (strategy, rule) = toy_task(tokens=tokens), RULES[name]
+    task = toy_task(tokens=tokens)
+    strategy, rule = RULES[name]
     mined = run(task, strategy, draws=9)
     for i in range(len(task.queries)):
         want = loop_query(task, i, rule, oracle=strategy.reads_truth)
@@ -190,16 +235,17 @@ def test_equals_a_miner_of_loops(tokens, name):
             assert int(getattr(mined, name)[i]) == want[name], (i, name)
         for name in ("band_start", "band_end", "band_mean", "false_negative_rate_pool", "positive"):
             assert float(getattr(mined, name)[i]) == pytest.approx(want[name], abs=1e-6, nan_ok=True), (i, name)
-        drawn, n = mined.negatives[i].tolist(), want["pool_size"]
-        for cycle in (drawn[k : k + n] for k in range(0, len(drawn), n)):
+        drawn = mined.negatives[i].tolist()
+        size = want["pool_size"]
+        for start in range(0, len(drawn), size):  # each image once, before any comes again
+            cycle = drawn[start : start + size]
             assert len(set(cycle)) == len(cycle), i
             assert set(cycle) <= want["pool"], i
-            assert len(cycle) < n or set(cycle) == want["pool"], i
+            assert len(cycle) < size or set(cycle) == want["pool"], i
         for j, score in zip(drawn, mined.scores[i].tolist(), strict=True):
             assert score == pytest.approx(want["score"][j], abs=1e-6), i
-        assert int(mined.draw_rank[i]) == 1 + sum(
-            want["score"][j] > mined.scores[i, 0] + 1e-6 for j in want["allowed"]
-        ), i
+        ahead = [j for j in want["allowed"] if want["score"][j] > mined.scores[i, 0] + 1e-6]
+        assert int(mined.draw_rank[i]) == 1 + len(ahead), i
         gap = [want["positive"] - want["score"][j] for j in drawn]
         assert float(mined.hardness[i]) == pytest.approx(sum(gap) / len(gap), abs=1e-6), i
         wrong = sum(j in want["relevant"] for j in drawn) / len(drawn) if want["relevant"] else math.nan
@@ -224,7 +270,8 @@ def test_any_block_size_gives_the_same_scores_where_the_product_alone_would_not(
 
 
 def test_any_block_size_gives_the_same_bits(monkeypatch, subtests):
-    task, done = toy_task(tokens=3), list[int]()
+    task = toy_task(tokens=3)
+    done: list[int] = []
     for strategy, block in ((BELOW, 1), (WEIGHTED, 7)):
         with subtests.test(strategy=strategy, block=block):
             assert_same(run(task, strategy), run(task, strategy, block=block))
@@ -243,9 +290,8 @@ def test_a_corpus_is_viewed_copied_or_gathered(subtests, monkeypatch):
             tokens, gathered, _ = tiles.Corpus.of(table, rows)
             assert torch.equal(tokens if gathered is None else tokens[gathered], table[rows])
             shared = tokens.untyped_storage().data_ptr() == table.untyped_storage().data_ptr()
-            assert (shared, gathered is None) == {"view": (True, True), "copy": (False, True), "gather": (True, False)}[
-                how
-            ]
+            assert shared == (how != "copy")
+            assert (gathered is not None) == (how == "gather")
 
 
 def test_half_precision_embeddings_are_scored_in_float32_even_under_autocast():
@@ -275,13 +321,16 @@ def test_draws_are_counted_by_kind():
         right = set(task.relevant.row(row).tolist())
         banned = {int(task.target[row]), *task.excluded.row(row).tolist()}
         free = [column for column in columns.tolist() if column not in banned]
+        names = {}
+        for column in columns.tolist():
+            names[column] = "false" if column in right else (*KINDS, "unrelated")[codes[column] - 1]
         for shares, drawn in ((mined.kind_draws, mined.negatives[row].tolist()), (mined.kind_random, free)):
-            names = ["false" if column in right else (*KINDS, "unrelated")[codes[column] - 1] for column in drawn]
-            want = [names.count(name) / len(names) for name in SHARES]
+            drawn_names = [names[column] for column in drawn]
+            want = [drawn_names.count(name) / len(drawn) for name in SHARES]
             assert shares[row].tolist() == pytest.approx(want, abs=1e-6), row
     summary = mined.summary()
     assert sum(summary[f"draws_{name}"] for name in SHARES) == pytest.approx(1, abs=1e-6)
-    assert not any(name.startswith("draws_") for name in run(toy_task(known=False), EVERYTHING).summary())
+    assert not any(name.startswith("draws_") for name in run(toy_task(truth=False), EVERYTHING).summary())
 
 
 @pytest.mark.parametrize(("strategy", "reads"), [(EVERYTHING, False), (ORACLE, True)], ids=["plain", "oracle"])
@@ -325,8 +374,9 @@ class _Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        made = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        self.largest = max([self.largest, *made])
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self.largest = max(self.largest, leaf.numel())
         return result
 
 
@@ -339,10 +389,10 @@ def test_memory_is_bounded_by_the_block(tmp_path, monkeypatch):
     target = torch.randint(images, (count,), generator=generator)
     task = MiningTask(queries, candidates, target, torch.zeros_like(target), [torch.arange(images)])
     run(task, BELOW, block=block, files=PoolFiles(tmp_path / "0"))
-    with _Largest() as seen:
+    with _Largest() as tensors:
         run(task, BELOW, block=block, files=PoolFiles(tmp_path / "1", tmp_path / "0"))
-    assert block * images <= seen.largest <= 2 * block * images  # two tokens per image
-    assert count * images > 20 * seen.largest
+    assert block * images <= tensors.largest <= 2 * block * images  # two tokens per image
+    assert count * images > 20 * tensors.largest
 
 
 # --- draws ----------------------------------------------------------------------------------------------------------
@@ -407,10 +457,12 @@ def test_weighted_draws_follow_the_closed_form(subtests):
             assert int(first[1]) == 0
             inside = weights > 0
             assert chisquare(first[inside].numpy(), (weights[inside] / total * len(_SEEDS)).numpy()).pvalue > 1e-3
-            pairs = [(i, j) for i, j in itertools.permutations(range(5), 2) if weights[i] > 0 and weights[j] > 0]
-            seen = [int(((drawn[:, at] == i) & (drawn[:, at + 1] == j)).sum()) for i, j in pairs]
-            want = [float(weights[i] / total * weights[j] / (total - weights[i])) * len(_SEEDS) for i, j in pairs]
-            assert chisquare(seen, want).pvalue > 1e-3
+            counts = []
+            want = []
+            for i, j in itertools.permutations(inside.nonzero()[:, 0].tolist(), 2):
+                counts.append(int(((drawn[:, at] == i) & (drawn[:, at + 1] == j)).sum()))
+                want.append(float(weights[i] / total * weights[j] / (total - weights[i])) * len(_SEEDS))
+            assert chisquare(counts, want).pvalue > 1e-3
 
 
 # --- fallbacks ------------------------------------------------------------------------------------------------------
@@ -507,13 +559,15 @@ def test_scores_that_are_not_finite_are_one_line(value):
 
 
 def test_overlap_is_the_jaccard_index_with_the_previous_pool(tmp_path):
-    first, second = toy_task(tokens=3), toy_task(tokens=3)
+    first = toy_task(tokens=3)
+    second = toy_task(tokens=3)
     second.queries[:] = normalize(second.queries + 0.3 * torch.randn(41, 8, generator=torch.Generator().manual_seed(9)))
     strategy, rule = RULES["below"]
     run(first, strategy, files=PoolFiles(tmp_path / "a"), block=5)
     mined = run(second, strategy, files=PoolFiles(tmp_path / "b", tmp_path / "a"), refresh=1, block=7)
     for i in range(41):
-        one, other = loop_query(first, i, rule)["pool"], loop_query(second, i, rule)["pool"]
+        one = loop_query(first, i, rule)["pool"]
+        other = loop_query(second, i, rule)["pool"]
         assert float(mined.overlap[i]) == pytest.approx(len(one & other) / len(one | other)), i
     assert 0 < mined.summary()["overlap"] < 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
@@ -557,16 +611,20 @@ def test_previous_pools_of_another_task_or_none_are_refused(tmp_path, subtests):
 # --- what is reported -----------------------------------------------------------------------------------------------
 
 
-def test_summary_and_frame_hold_what_was_mined():
+def test_the_summary_holds_what_was_mined():
     mined = run(toy_task(), Function(band))
     summary = mined.summary()
-    assert all(isinstance(value, float) for value in summary.values())
+    assert {name for name, value in summary.items() if not isinstance(value, float)} == set()
     assert summary["pool_size"] == pytest.approx(sum(mined.pool_size.tolist()) / 41)
-    known = [rate for rate in mined.false_negative_rate_pool.tolist() if not math.isnan(rate)]
-    assert summary["false_negative_rate_pool"] == pytest.approx(sum(known) / len(known))
+    rates = [rate for rate in mined.false_negative_rate_pool.tolist() if not math.isnan(rate)]
+    assert summary["false_negative_rate_pool"] == pytest.approx(sum(rates) / len(rates))
     assert math.isnan(summary["overlap"])
     assert run(toy_task(), Function(thirds)).summary()["cut_ties"] > 0
     assert dataclasses.replace(mined, pool_size=torch.tensor([1, 4])).summary()["pool_size_median"] == 2.5
+
+
+def test_frame_and_table_hold_what_was_mined():
+    mined = run(toy_task(), Function(band))
     frame = mined.frame()
     assert len(frame) == 41
     assert frame["negatives"][3] == mined.negatives[3].tolist()
@@ -576,16 +634,18 @@ def test_summary_and_frame_hold_what_was_mined():
         np.testing.assert_array_equal(np.array(column), np.array(frame[name].tolist()))  # NaN does not become null
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_kinds_counted_one_by_one_have_the_shares_of_added_weights(known, monkeypatch):
+@pytest.mark.parametrize("truth", [True, False])
+def test_kinds_counted_one_by_one_have_the_shares_of_added_weights(truth, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     kinds = torch.randint(5, (9, 70), generator=generator).to(torch.int8)
-    allowed, relevant = (torch.rand(9, 70, generator=generator) < share for share in (0.6, 0.1))
+    allowed = torch.rand(9, 70, generator=generator) < 0.6
+    relevant = torch.rand(9, 70, generator=generator) < 0.1
     allowed[3] = False
     monkeypatch.setattr("negbench.mining.mined._LARGE", 0)
-    one, other = (kind_shares(kinds, relevant if known else None, each) for each in (allowed, allowed.float()))
-    assert torch.equal(one.nan_to_num(-1), other.nan_to_num(-1))
-    assert one[3].isnan().all()
+    counted = kind_shares(kinds, relevant if truth else None, allowed)
+    added = kind_shares(kinds, relevant if truth else None, allowed.float())
+    assert torch.equal(counted.nan_to_num(-1), added.nan_to_num(-1))
+    assert counted[3].isnan().all()
 
 
 def test_kinds_of_what_batches_draw_equal_loops():
@@ -601,7 +661,7 @@ def test_kinds_of_what_batches_draw_equal_loops():
     for batch, (rows, statistics) in zip(batches, batch_statistics(batches), strict=True):
         assert rows == 5
         for what, weights in {"draws": batch.drawn, "random": batch.allowed}.items():
-            shares = []
+            of_rows = []
             for i in range(5):
                 summed = dict.fromkeys(SHARES, 0.0)
                 for j in range(7):
@@ -610,9 +670,9 @@ def test_kinds_of_what_batches_draw_equal_loops():
                         name = "false"
                     summed[name] += float(weights[i, j])
                 if weights[i].any():
-                    shares.append(np.array(list(summed.values())) / sum(summed.values()))
-            got = [statistics[f"{what}_{name}"] for name in SHARES]
-            assert got == pytest.approx(np.mean(shares, axis=0), abs=1e-6), what
+                    of_rows.append(np.array(list(summed.values())) / sum(summed.values()))
+            shares = [statistics[f"{what}_{name}"] for name in SHARES]
+            assert shares == pytest.approx(np.mean(of_rows, axis=0), abs=1e-6), what
 
 
 def test_batch_statistics_equal_loops(subtests):
@@ -626,7 +686,8 @@ def test_batch_statistics_equal_loops(subtests):
     relevant[4] = False  # of a query of which nothing is known
     thinned = (weights > 0) & (torch.rand(6, 6, generator=generator) < 0.7)
     thinned[0] = False  # all that is kept of it stands in another slot
-    names, chosen = ("pool_size", "false_negative_rate_pool", "false_negative_rate_draws", "hardness"), []
+    names = ("pool_size", "false_negative_rate_pool", "false_negative_rate_draws", "hardness")
+    batches = []
     for name, pool, drawn in (
         ("weights", weights, weights),
         ("a mask", weights > 0, weights > 0),
@@ -635,31 +696,53 @@ def test_batch_statistics_equal_loops(subtests):
         with subtests.test(name):
             rows = []
             for i in (0, 1, 3, 4, 5):
-                inside, used, false = pool[i] > 0, drawn[i].double(), relevant[i].double()
-                known = 1.0 if relevant[i].any() else math.nan
-                wrong, gap = (
-                    (used * of).sum() / used.sum() for of in (false, scores[i, i] - scores[i])
-                )  # NaN: no draws
-                rows.append([*map(float, (inside.sum(), known * false[inside].mean(), known * wrong, gap))])
+                inside = pool[i] > 0
+                used = drawn[i].double()
+                false = relevant[i].double()
+                in_pool = float(false[inside].mean())
+                in_draws = float((used * false).sum() / used.sum())  # NaN: no draws
+                if not relevant[i].any():
+                    in_pool = math.nan
+                    in_draws = math.nan
+                gap = (used * (scores[i, i] - scores[i])).sum() / used.sum()
+                rows.append([float(inside.sum()), in_pool, in_draws, float(gap)])
             want = dict(zip(names, np.nanmean(rows, 0), strict=True))
-            chosen.append(BatchPools(scores, view.positive, view.allowed, pool, drawn, relevant))
-            assert batch_statistics(chosen)[-1] == (6, pytest.approx({**want, "empty": 1}))
-    chosen.append(BatchPools(scores, view.positive, view.allowed, weights, weights))
-    assert repr(batch_statistics(chosen)) == repr([each for one in chosen for each in batch_statistics([one])])
-    unknown = batch_statistics(chosen)[-1][1]
-    assert math.isnan(unknown["false_negative_rate_pool"])
-    assert unknown["pool_size"] > 0
+            batches.append(BatchPools(scores, view.positive, view.allowed, pool, drawn, relevant))
+            assert batch_statistics(batches)[-1] == (6, pytest.approx({**want, "empty": 1}))
+    one_by_one = []
+    for batch in batches:
+        one_by_one += batch_statistics([batch])
+    assert repr(batch_statistics(batches)) == repr(one_by_one)
+
+
+def test_statistics_of_batches_with_and_without_truth_are_those_of_each_alone():
+    view = ScoreView(torch.rand(6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(6))
+    relevant = torch.eye(6, dtype=torch.bool)
+    weights = view.allowed.float()
+    batches = [
+        BatchPools(view.scores, view.positive, view.allowed, weights, weights, relevant),
+        BatchPools(view.scores, view.positive, view.allowed, weights, weights),
+    ]
+    assert repr(batch_statistics(batches)) == repr([*batch_statistics(batches[:1]), *batch_statistics(batches[1:])])
+    _, without_truth = batch_statistics(batches)[-1]
+    assert math.isnan(without_truth["false_negative_rate_pool"])
+    assert without_truth["pool_size"] > 0
+
+
+def test_statistics_of_a_batch_without_negatives():
+    view = ScoreView(torch.rand(6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(6))
     none = torch.zeros_like(view.allowed)
-    nothing = batch_statistics([BatchPools(scores, view.positive, view.allowed, none, none, relevant)])[0][1]
-    assert nothing["empty"] == 6
-    assert math.isnan(nothing["hardness"])
+    relevant = torch.eye(6, dtype=torch.bool)
+    ((_, statistics),) = batch_statistics([BatchPools(view.scores, view.positive, view.allowed, none, none, relevant)])
+    assert statistics["empty"] == 6
+    assert math.isnan(statistics["hardness"])
 
 
 @pytest.mark.parametrize("per_step", [1, 3, 63])
 def test_distinct_draws_are_counted_per_query_and_step(per_step):
     drawn = torch.randint(6, (5, 4 * per_step), generator=torch.Generator().manual_seed(0))
-    steps = [row[start : start + per_step] for row in drawn.tolist() for start in range(0, 4 * per_step, per_step)]
-    assert distinct(drawn, per_step) == pytest.approx(sum(len(set(step)) for step in steps) / len(steps))
+    counts = [len(set(step)) for step in drawn.reshape(-1, per_step).tolist()]
+    assert distinct(drawn, per_step) == pytest.approx(sum(counts) / len(counts))
 
 
 # --- a GPU ----------------------------------------------------------------------------------------------------------
@@ -669,9 +752,9 @@ def test_distinct_draws_are_counted_per_query_and_step(per_step):
 @pytest.mark.parametrize(("scores", "message"), [([1.0, math.nan], "contain NaN"), ([1.0, 0.5], "no image of its")])
 def test_errors_on_a_gpu_name_the_query(scores, message):
     task = scored_task([[1.0, 0.5], scores], [1, 1], excluded=Ragged.of([[], [0]]))
-    there = dataclasses.replace(task, queries=task.queries.cuda(), candidates=task.candidates.cuda())
+    on_gpu = dataclasses.replace(task, queries=task.queries.cuda(), candidates=task.candidates.cuda())
     with pytest.raises(NegbenchError, match=f"query 1: .*{message}"):
-        run(there, EVERYTHING)
+        run(on_gpu, EVERYTHING)
 
 
 @pytest.mark.gpu
@@ -679,8 +762,9 @@ def test_errors_on_a_gpu_name_the_query(scores, message):
 def test_a_gpu_draws_what_the_cpu_draws(strategy):
     """The toy scores are far enough apart for rounding not to matter, except between the twins, which tie exactly."""
     task = toy_task(tokens=3)
-    there = dataclasses.replace(task, queries=task.queries.cuda(), candidates=task.candidates.cuda())
-    one, other = run(task, strategy), run(there, strategy)
+    on_gpu = dataclasses.replace(task, queries=task.queries.cuda(), candidates=task.candidates.cuda())
+    one = run(task, strategy)
+    other = run(on_gpu, strategy)
     assert torch.equal(one.negatives, other.negatives)
     for name in ("scores", "band_mean", "hardness", "false_negative_rate_pool"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), atol=1e-5, rtol=0, equal_nan=True)

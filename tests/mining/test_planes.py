@@ -83,37 +83,39 @@ def sets(vector_sets: list[str], tmp_path: Path) -> list[str]:
 def loops(name: str, backbone: Backbone, data: Dataset, query: int, image: str) -> float:
     """Return one plane's score of one query and one image, by id."""
 
-    def tokens(of: str) -> Tensor:
-        return backbone.candidates(backbone.features_of([of]))[0]
+    def tokens(name: str) -> Tensor:
+        return backbone.candidates(backbone.features_of([name]))[0]
 
-    def whole(of: str) -> Tensor:
-        return normalize(tokens(of).mean(0), dim=0)
+    def whole(name: str) -> Tensor:
+        return normalize(tokens(name).mean(0), dim=0)
 
     row = data.queries[query]
     assert row.target is not None
-    if name in ("target", "reference"):
-        return float(whole(row.target if name == "target" else row.reference) @ whole(image))
-    vector = {
-        "text": lambda: backbone.text_queries([row.text])[0],
-        "own": lambda: backbone.queries(backbone.features_of([row.reference]), [row.text])[0],
-    }[name]()
+    if name == "target":
+        return float(whole(row.target) @ whole(image))
+    if name == "reference":
+        return float(whole(row.reference) @ whole(image))
+    if name == "text":
+        vector = backbone.text_queries([row.text])[0]
+    else:
+        assert name == "query"
+        vector = backbone.queries(backbone.features_of([row.reference]), [row.text])[0]
     return max(float(vector @ token) for token in tokens(image))
 
 
 def test_planes_of_a_task_are_those_of_loops(subtests, sets):
     opened = untrained(config_of(sets, "watching"))
     offline = offline_planes(PLANES, opened.config, opened.scene, Display())
-    guide, data = load_backbone(opened.config.mining.backbones[0], 0).eval(), opened.scene.train.dataset
+    guide = load_backbone(opened.config.mining.backbones[0], 0).eval()
+    data = opened.scene.train.dataset
     for parameter in opened.backbone.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=PLANES, offline=offline, temperature=0.3)
-    names = (None, None, "exclude_reference", "exclude_relevant", "exclude_subset")
-    given = (MiningConfig(**{name: not getattr(MiningConfig(), name)} if name else {}) for name in names)
-    assert len({id(mining_task(opened.backbone, opened.scene, each).cache) for each in given}) == 4
     for name in ("target", "reference", "text"):  # read alone
         with subtests.test(name=name):
-            one = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=(name,))
-            assert torch.equal(*(each.planes[name].block(torch.arange(9), task.groups[0]) for each in (one, task)))
+            alone = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=(name,))
+            block = task.planes[name].block(torch.arange(9), task.groups[0])
+            assert torch.equal(alone.planes[name].block(torch.arange(9), task.groups[0]), block)
     mine(task.shard(torch.tensor([40, 0, 7])), Watching(), refresh=0, draws=1, generator=torch.Generator())
     assert {(view.temperature, view.dim) for view in SEEN} == {(0.3, WIDTH)}
     rows = iter([0, 7, 40])  # mined group by group
@@ -122,13 +124,29 @@ def test_planes_of_a_task_are_those_of_loops(subtests, sets):
             for row, query in zip(range(len(view.scores)), rows, strict=False):
                 columns = task.groups[int(task.group[query])].tolist()
                 for name in ("target", "reference", "text", "guide"):
-                    kind, backbone = ("own", guide) if name == "guide" else (name, opened.backbone)
-                    want = [loops(kind, backbone, data, query, data.images[c]) for c in columns]
+                    if name == "guide":
+                        want = [loops("query", guide, data, query, data.images[c]) for c in columns]
+                    else:
+                        want = [loops(name, opened.backbone, data, query, data.images[c]) for c in columns]
                     assert view.plane(name)[row].tolist() == pytest.approx(want, abs=1e-5), (name, query)
                 stored = {1: 0.9, 3: -0.5} if query == 0 else {}
                 want = [stored.get(c, float("nan")) for c in columns]
                 assert view.plane("judge")[row].tolist() == pytest.approx(want, nan_ok=True), query
     assert sum(len(view.scores) for view in SEEN) == 3
+
+
+def test_tasks_share_a_cache_where_the_same_images_are_excluded(sets):
+    opened = untrained(config_of(sets, "watching"))
+    plain = MiningConfig()
+    caches = {
+        id(mining_task(opened.backbone, opened.scene, plain).cache),
+        id(mining_task(opened.backbone, opened.scene, MiningConfig()).cache),
+    }
+    assert len(caches) == 1
+    for name in ("exclude_reference", "exclude_relevant", "exclude_subset"):
+        other = MiningConfig(**{name: not getattr(plain, name)})
+        caches.add(id(mining_task(opened.backbone, opened.scene, other).cache))
+    assert len(caches) == 4
 
 
 def test_planes_of_a_batch_are_those_of_the_corpus(sets, subtests):
@@ -142,16 +160,16 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets, subtests):
     objective = Objective(
         TrainingCalls(opened.backbone, 0), WatchingBatch(), loss, opened.scene, opened.config.mining, None, offline
     )
-    objective(Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()}))
-    there, back = SEEN
-    assert torch.equal(back.scores, there.scores.T)
-    assert there.temperature == pytest.approx(opened.backbone.temperature.item())
-    assert there.dim == back.dim == WIDTH
+    objective(Batch(rows, None, {name: values[rows] for name, values in opened.scene.train.tokens.items()}))
+    targets, queries = SEEN
+    assert torch.equal(queries.scores, targets.scores.T)
+    assert targets.temperature == pytest.approx(opened.backbone.temperature.item())
+    assert targets.dim == queries.dim == WIDTH
     for name in PLANES:
         with subtests.test(name=name):
             want = task.planes[name].block(rows, task.target[rows])
-            torch.testing.assert_close(there.plane(name), want, equal_nan=True)
-            torch.testing.assert_close(back.plane(name), want.T, equal_nan=True)
+            torch.testing.assert_close(targets.plane(name), want, equal_nan=True)
+            torch.testing.assert_close(queries.plane(name), want.T, equal_nan=True)
 
 
 def test_a_fixed_tau_is_what_the_strategy_is_told(sets):
@@ -166,15 +184,16 @@ def test_only_what_is_declared_is_computed_and_shown(sets):
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=("text",))
     assert list(task.planes) == ["text"]
     mine(task, Plain(), refresh=0, draws=1, generator=torch.Generator())
-    assert all(not view.planes for view in SEEN)
+    assert [view.planes for view in SEEN] == [{}] * len(SEEN)
     with pytest.raises(NegbenchError, match="plane 'guide' is not in this view"):
         SEEN[0].plane("guide")
 
 
 def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(sets, tmp_path):
     files = dict(text.split("=", 1) for text in sets)
-    own = ":".join(f"{name}=" + files[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
-    more = (f"mining.guide='precomputed:{own}'", "schedule.refresh_epochs=[0,1]")
+    images = files["backbone.images"].strip("'")
+    texts = files["backbone.texts"].strip("'")
+    more = (f"mining.guide='precomputed:images={images}:texts={texts}'", "schedule.refresh_epochs=[0,1]")
     run(config_of(sets, "watching", *more), tmp_path / "r")
     assert torch.equal(SEEN[0].plane("guide"), SEEN[0].scores)  # equal before any training
     assert not torch.equal(SEEN[-1].plane("guide"), SEEN[-1].scores)
@@ -229,7 +248,8 @@ def test_guide_and_judge_are_part_of_what_a_run_is(sets, tmp_path):
     def hash_of(*more: str) -> str:
         return plan_run(config_of(sets, "watching", *more), DataCache()).hash
 
-    before, file = hash_of(), tmp_path / "judge.trec"
+    before = hash_of()
+    file = tmp_path / "judge.trec"
     (tmp_path / "copy.trec").write_text(file.read_text())
     assert hash_of(f"mining.judge='{tmp_path / 'copy.trec'}'") == before
     assert hash_of(guided_by(tmp_path / "third", 2)) != before

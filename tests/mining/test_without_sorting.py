@@ -25,21 +25,24 @@ NUMBA = importlib.util.find_spec("numba") is not None
 needs_numba = pytest.mark.skipif(not NUMBA, reason="numba is not installed")
 
 
-def by(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let selections and counts be done by torch, or by the compiled passes."""
     monkeypatch.setattr(compiled, "SMALLEST", 0 if path == "compiled" else 2**62)
     monkeypatch.setattr(ranks, "_BINS", COLUMNS - 1)  # in bins, as longer rows
 
 
 @pytest.fixture(params=["torch", pytest.param("compiled", marks=needs_numba)])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    by(request.param, monkeypatch)
+    use_path(request.param, monkeypatch)
     return str(request.param)
 
 
 def rows_by_kind() -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(7)
     scores = torch.randn(ROWS, COLUMNS, generator=generator)
-    one, two, ends = torch.tensor([333]), torch.tensor([5, 600]), torch.tensor([[1.0], [-1.0]])
+    one = torch.tensor([333])
+    two = torch.tensor([5, 600])
+    ends = torch.tensor([[1.0], [-1.0]])
     return {
         "random": scores,
         "tied": (scores * 4).round() / 4,
@@ -64,12 +67,14 @@ KINDS = rows_by_kind()
 
 def view_of(kind: str, refresh: int = 0) -> ScoreView:
     """Return a view: a third of the columns excluded, nearly all in the last rows; targets at both ends and between."""
-    scores, generator = KINDS[kind], torch.Generator().manual_seed(8)
+    scores = KINDS[kind]
+    generator = torch.Generator().manual_seed(8)
     allowed = torch.rand(ROWS, COLUMNS, generator=generator) > 0.33
-    for row, kept in ((-1, 3), (-2, 1), (-3, 30)):
-        allowed[row] = torch.arange(COLUMNS) < kept
+    for row, count in ((-1, 3), (-2, 1), (-3, 30)):
+        allowed[row] = torch.arange(COLUMNS) < count
     target = torch.randint(COLUMNS, (ROWS,), generator=generator)
-    target[0], target[1] = scores[0].argmax(), scores[1].argmin()
+    target[0] = scores[0].argmax()
+    target[1] = scores[1].argmin()
     return ScoreView(scores, target, allowed, refresh)
 
 
@@ -79,7 +84,9 @@ def below(view: ScoreView) -> Tensor:
 
 def sorted_qure(strategy: Qure, view: ScoreView) -> Tensor:
     """Return the pools row by row: sort the row and walk over all real drops in a stable descending order."""
-    pool, place, order = torch.zeros_like(view.allowed), places(view.scores, below(view)), descending(view.scores)
+    pool = torch.zeros_like(view.allowed)
+    place = places(view.scores, below(view))
+    order = descending(view.scores)
     for row in range(ROWS):
         columns = order[row][below(view)[row, order[row]]]
         values = view.scores[row, columns].to(torch.promote_types(view.scores.dtype, torch.float32))
@@ -101,19 +108,22 @@ def test_pools_are_those_of_sorted_rows():
     for kind in KINDS:
         view = view_of(kind, refresh=2)
         for strategy in QURES:
-            assert torch.equal(strategy.pool(view), sorted_qure(strategy, view)), strategy
+            assert torch.equal(strategy.pool(view), sorted_qure(strategy, view)), f"{kind}, {strategy}"
 
 
 @pytest.mark.usefixtures("path")
 def test_windows_are_those_of_sorted_rows():
     for kind in KINDS:
-        view, generator = view_of(kind), torch.Generator().manual_seed(9)
-        place, near = places(view.scores, view.allowed), places(view.scores, below(view))[1:]
+        view = view_of(kind)
+        generator = torch.Generator().manual_seed(9)
+        place = places(view.scores, view.allowed)
+        near = places(view.scores, below(view))[1:]
         start = torch.randint(0, COLUMNS, (ROWS,), generator=generator)
         stop = torch.randint(0, COLUMNS + 5, (ROWS,), generator=generator)  # may lie below start or behind the end
         want = view.allowed & (place >= start[:, None]) & (place < stop[:, None])
         assert torch.equal(view.window(view.allowed, stop, start), want), kind
-        want, rows = near.argmin(1).where(near.amin(1) == 0, -1), torch.arange(1, ROWS)
+        want = near.argmin(1).where(near.amin(1) == 0, -1)
+        rows = torch.arange(1, ROWS)
         assert torch.equal(nearest_below(view.scores, rows, view.allowed[1:], view.positive), want), kind
         for k in (0, 1, 3, 20, 21, 22, COLUMNS, COLUMNS + 1):
             assert torch.equal(view.window(view.allowed, k), view.allowed & (place < k)), f"{kind}, k={k}"
@@ -130,7 +140,7 @@ def test_the_best_columns_are_those_of_sorted_rows():
 @needs_numba
 def test_without_a_folder_for_machine_code_torch_does_it(subtests, tmp_path, monkeypatch, request):
     (tmp_path / "file").write_bytes(b"")
-    by("compiled", monkeypatch)
+    use_path("compiled", monkeypatch)
     request.addfinalizer(compiled._load_kernels.cache_clear)
     for folder, fits in ((tmp_path / "file", False), (tmp_path / "new", True)):
         with subtests.test(folder=folder.name):
@@ -145,9 +155,9 @@ def test_machine_code_is_kept_and_what_is_not_listed_is_compiled_again(subtests,
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
 
     def hits() -> int:
-        made = _numba.compiled(_one_more)
-        assert made(1) == 2
-        return sum(made.stats.cache_hits.values())
+        add_one = _numba.compiled(_add_one)
+        assert add_one(1) == 2
+        return sum(add_one.stats.cache_hits.values())
 
     assert [hits(), hits()] == [0, 1]
     (sums,) = tmp_path.rglob(SUMS)
@@ -157,15 +167,15 @@ def test_machine_code_is_kept_and_what_is_not_listed_is_compiled_again(subtests,
             sums.write_text("".join(line for line in whole.splitlines(keepends=True) if unlisted not in line))
             assert [hits(), hits()] == [0, 1]
     with monkeypatch.context() as full:
-        full.setattr(files, "lock_file", refusing)
+        full.setattr(files, "lock_file", refuse)
         assert hits() == 0
 
 
-def _one_more(number):
+def _add_one(number):
     return number + 1
 
 
-def refusing(path: Path) -> None:
+def refuse(path: Path) -> None:
     raise NegbenchError(f"cannot write {path.parent}")
 
 
@@ -176,9 +186,9 @@ def test_the_compiled_passes_are_what_runs(path):
 
 
 def same_drops(scores: Tensor, eligible: Tensor, apart: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    by("torch", monkeypatch)
+    use_path("torch", monkeypatch)
     want = between_drops(scores, eligible, apart)
-    by("compiled", monkeypatch)
+    use_path("compiled", monkeypatch)
     return torch.equal(between_drops(scores, eligible, apart), want)
 
 
@@ -212,25 +222,27 @@ def test_drops_that_hardly_differ(subtests, apart, monkeypatch):
 def test_comparisons_are_those_of_torch(subtests, dtype):
     one = torch.tensor([[0.2, 0.0, torch.nan], [-1.0, torch.inf, 0.3]]).to(dtype)
     other = torch.tensor([[-0.0], [0.3]]).to(dtype)
-    for compared, plain in ((less, torch.lt), (at_most, torch.le)):
-        with subtests.test(compared=compared.__name__):
-            assert torch.equal(compared(one, other), plain(one, other))
-            assert torch.equal(compared(other, one), plain(other, one))
-            assert torch.equal(compared(one, 0.2), plain(one, 0.2))
-            assert torch.equal(compared(0.2, one), plain(torch.full_like(one, 0.2), one))
+    for compare, plain in ((less, torch.lt), (at_most, torch.le)):
+        with subtests.test(compare=compare.__name__):
+            assert torch.equal(compare(one, other), plain(one, other))
+            assert torch.equal(compare(other, one), plain(other, one))
+            assert torch.equal(compare(one, 0.2), plain(one, 0.2))
+            assert torch.equal(compare(0.2, one), plain(torch.full_like(one, 0.2), one))
 
 
 @pytest.mark.usefixtures("path")
 def test_counts_of_a_pool():
     for kind in KINDS:
-        view, generator = view_of(kind), torch.Generator().manual_seed(11)
+        view = view_of(kind)
+        generator = torch.Generator().manual_seed(11)
         pool = view.allowed & (torch.rand(ROWS, COLUMNS, generator=generator) > 0.5)
         pool |= view.allowed & (pool.sum(1, keepdim=True) == 0)
-        for chosen in (pool, view.allowed):
-            drawn = chosen.int().argmax(1)
-            counts = tally(view.scores, view.allowed, chosen, view.target, drawn)
+        for members in (pool, view.allowed):
+            drawn = members.int().argmax(1)
+            counts = tally(view.scores, view.allowed, members, view.target, drawn)
             for row in range(ROWS):
-                scores, inside = view.scores[row][view.allowed[row]], view.scores[row][chosen[row]]
+                scores = view.scores[row][view.allowed[row]]
+                inside = view.scores[row][members[row]]
                 assert counts.size[row] == len(inside), f"{kind}, row {row}"
                 assert counts.reached[row] == (scores >= view.positive[row]).sum(), f"{kind}, row {row}"
                 assert counts.ahead[row] == (scores > view.scores[row, drawn[row]]).sum(), f"{kind}, row {row}"

@@ -43,36 +43,39 @@ def with_copies(count: int, tokens: int, width: int, generator: torch.Generator)
     return images[first], first
 
 
-def tiled(queries: Tensor, images: Tensor) -> Tensor:
+def score_in_tiles(queries: Tensor, images: Tensor) -> Tensor:
     return tiled_relevance(queries, Corpus.of(images, torch.arange(len(images))))
 
 
-def scattered(queries: Tensor, images: Tensor) -> Tensor:
+def score_in_reverse(queries: Tensor, images: Tensor) -> Tensor:
     return tiled_relevance(queries, Corpus.of(images.flip(0), torch.arange(len(images)).flip(0)))
 
 
-def learned(queries: Tensor, images: Tensor) -> Tensor:
+def score_for_learning(queries: Tensor, images: Tensor) -> Tensor:
     return relevance(queries.float(), images.float().requires_grad_()).detach()
 
 
-def at_once(queries: Tensor, images: Tensor) -> Tensor:
+def score_at_once(queries: Tensor, images: Tensor) -> Tensor:
     with torch.no_grad():
         return relevance(queries, images)
 
 
-PATHS: list[Callable[[Tensor, Tensor], Tensor]] = [tiled, scattered, learned, at_once]
+PATHS: list[Callable[[Tensor, Tensor], Tensor]] = [score_in_tiles, score_in_reverse, score_for_learning, score_at_once]
 
 
 def check(path: Callable[[Tensor, Tensor], Tensor], step: int = 5) -> int:
     """Compare copies bit by bit, and scores with float64, over small and large shapes; count the shapes."""
     generator = torch.Generator().manual_seed(0)
-    sizes = [[*each] for each in itertools.product(range(1, 41, 2 * step), range(1, 41, step))]
-    sizes += torch.randint(1, 700, (30 // step, 2), generator=generator).tolist() + 6 * [[128, 32]]  # whole tiles
-    shapes = [(*size, dtype) for size in sizes for dtype in (torch.float32, torch.float16)]
-    for queries, count, dtype in shapes:
-        tokens, width = (int(torch.randint(1, most, (), generator=generator)) for most in (4, 70))
+    sizes = list(itertools.product(range(1, 41, 2 * step), range(1, 41, step)))
+    sizes += torch.randint(1, 700, (30 // step, 2), generator=generator).tolist()
+    sizes += [(128, 32)] * 6  # whole tiles
+    shapes = list(itertools.product(sizes, (torch.float32, torch.float16)))
+    for (queries, count), dtype in shapes:
+        tokens = int(torch.randint(1, 4, (), generator=generator))
+        width = int(torch.randint(1, 70, (), generator=generator))
         images, first = with_copies(count, tokens, width, generator)
-        rows, images = torch.randn(queries, width, generator=generator).to(dtype), images.to(dtype)
+        rows = torch.randn(queries, width, generator=generator).to(dtype)
+        images = images.to(dtype)
         scores = path(rows, images)
         assert torch.equal(scores, scores[:, first]), (queries, count, tokens, width, dtype)
         exact = torch.einsum("bd,ntd->bnt", rows.double(), images.double()).amax(-1)
@@ -98,19 +101,19 @@ def test_copies_share_a_score_where_the_product_rounds_each_column_otherwise(sub
     for tokens in (1, 3):
         with subtests.test(tokens=tokens):
             images, first = with_copies(700, tokens, 9, torch.Generator().manual_seed(0))
-            scores = tiled(torch.randn(5, 9, generator=torch.Generator().manual_seed(1)), images)
+            queries = torch.randn(5, 9, generator=torch.Generator().manual_seed(1))
+            scores = score_in_tiles(queries, images)
             assert torch.equal(scores, scores[:, first])
-            assert not torch.equal(
-                scores, at_once(torch.randn(5, 9, generator=torch.Generator().manual_seed(1)), images)
-            )
+            assert not torch.equal(scores, score_at_once(queries, images))
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_a_score_does_not_depend_on_the_place_of_its_query(tokens):
     generator = torch.Generator().manual_seed(0)
     for count, width in itertools.product([*range(1, 41, 2), 345], (32, 257)):
-        images, row = (torch.randn(n, *more, width, generator=generator) for n, more in ((count, (tokens,)), (1, ())))
-        scores = tiled(row.repeat(257, 1), images)
+        images = torch.randn(count, tokens, width, generator=generator)
+        query = torch.randn(1, width, generator=generator)
+        scores = score_in_tiles(query.repeat(257, 1), images)
         assert torch.equal(scores, scores[:1].expand_as(scores)), (count, width)
 
 
@@ -125,22 +128,31 @@ def test_copies_by_loops(subtests, dtype, few, monkeypatch):
             rows = torch.randint(-1, 2, (count, tokens, width), generator=generator).to(dtype) * -1e-3
             rows[count // 2 :, :, 1:] = rows[count // 2 - 1 : -1, :, 1:] if count > 1 else 0
             rows[: count // 4] = 0
-            chosen = torch.randperm(count, generator=generator)[: count - count // 3]
-            for given, places in ((None, torch.arange(count)), (chosen, chosen)):
+            some = torch.randperm(count, generator=generator)[: count - count // 3]
+            for selection, places in ((None, torch.arange(count)), (some, some)):
                 with subtests.test(places=places):
-                    seen: dict[tuple[float, ...], int] = {}
-                    first = [seen.setdefault(tuple(row.flatten().tolist()), at) for at, row in enumerate(rows[places])]
-                    want = [(at, own) for at, own in enumerate(first) if own < at]
-                    assert list(zip(*(part.tolist() for part in Copies.of(rows, given)), strict=True)) == want
+                    first_places: dict[tuple[float, ...], int] = {}
+                    want = []
+                    for at, row in enumerate(rows[places]):
+                        first = first_places.setdefault(tuple(row.flatten().tolist()), at)
+                        if first < at:
+                            want.append((at, first))
+                    copies, originals = Copies.of(rows, selection)
+                    assert list(zip(copies.tolist(), originals.tolist(), strict=True)) == want
+
+
+def plain_relevance(queries: Tensor, images: Tensor) -> Tensor:
+    return torch.einsum("bd,ntd->bnt", queries, images).amax(-1)
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_each_copy_keeps_its_own_gradient(tokens):
     generator = torch.Generator().manual_seed(0)
     images, first = with_copies(12, tokens, 5, generator)
-    queries, weights = torch.randn(7, 5, generator=generator), torch.randn(7, 12, generator=generator)
+    queries = torch.randn(7, 5, generator=generator)
+    weights = torch.randn(7, 12, generator=generator)
     gradients = []
-    for score in (relevance, lambda q, c: torch.einsum("bd,ntd->bnt", q, c).amax(-1)):
+    for score in (relevance, plain_relevance):
         leaf = images.clone().requires_grad_()
         (score(queries, leaf) * weights).sum().backward()
         gradients.append(leaf.grad)
@@ -154,20 +166,22 @@ def test_ranks_and_lists_do_not_depend_on_the_block(count, width):
     generator = torch.Generator().manual_seed(0)
     images = normalize(torch.randn(count, 1, width, generator=generator), dim=-1).repeat(2, 1, 1)
     names = [f"i{n}" for n in range(2 * count)]
-    made = [Query(f"q{n}", names[0], "text", names[n % len(names)], "all") for n in range(61)]
-    data = Triplets(CARD, "val", made, *columns_of({"all": names}), content="c")
-    rows = normalize(torch.randn(len(made), width, generator=generator) / 9 + images[data.target_columns, 0], dim=-1)
+    queries = [Query(f"q{n}", names[0], "text", names[n % len(names)], "all") for n in range(61)]
+    data = Triplets(CARD, "val", queries, *columns_of({"all": names}), content="c")
+    rows = normalize(torch.randn(len(queries), width, generator=generator) / 9 + images[data.target_columns, 0], dim=-1)
     score_block = block_scorer(rows, images)
-    ranks = [data.rank(score_block, block=block).target_rank for block in (1, 3, 1024)]
-    assert all(torch.equal(each, ranks[0]) for each in ranks)
-    assert set((ranks[0] % 2).tolist()) == {0}
-    tops = [data.top(score_block, 4, block=block) for block in (1, 256)]
-    assert all(torch.equal(each.columns, tops[0].columns) for each in tops)
-    assert all(torch.equal(each.scores, tops[0].scores) for each in tops)
-    assert torch.equal(tops[0].columns[:, 0] + count, tops[0].columns[:, 1])  # the lower column first
+    ranks = data.rank(score_block, block=1).target_rank
+    for block in (3, 1024):
+        assert torch.equal(data.rank(score_block, block=block).target_rank, ranks), f"blocks of {block}"
+    assert set((ranks % 2).tolist()) == {0}
+    top = data.top(score_block, 4, block=1)
+    other = data.top(score_block, 4, block=256)
+    assert torch.equal(other.columns, top.columns)
+    assert torch.equal(other.scores, top.scores)
+    assert torch.equal(top.columns[:, 0] + count, top.columns[:, 1])  # the lower column first
     for columns in torch.arange(2 * count).split([count, count]):  # one gallery after the other
-        own = block_scorer(rows, images)(torch.arange(9), columns)
-        assert torch.equal(score_block(torch.arange(9), columns), own), f"columns from {int(columns[0])}"
+        anew = block_scorer(rows, images)(torch.arange(9), columns)
+        assert torch.equal(score_block(torch.arange(9), columns), anew), f"columns from {int(columns[0])}"
 
 
 class _Uneven:
@@ -211,8 +225,9 @@ def test_equal_pictures_of_a_fine_tuned_tower_are_encoded_once(tmp_path):
     for number in range(14):
         Image.new("RGB", (4, 4), (number % 7, 9, 0)).save(tmp_path / f"i{number}.png")
     files = ImageFiles.scan(tmp_path)
-    made = [Query("q", "i0", "text", "i1", "all")]
-    data = Triplets(CARD, "val", made, *columns_of({"all": [f"i{n}" for n in range(14)]}), content="c", files=files)
+    queries = [Query("q", "i0", "text", "i1", "all")]
+    galleries = columns_of({"all": [f"i{n}" for n in range(14)]})
+    data = Triplets(CARD, "val", queries, *galleries, content="c", files=files)
     config = build_config([{"strategy": {"name": "top-k"}}])
     backbone: Any = _Uneven()
     scene = open_scene(config, Splits(data, None, data), backbone, backbone.device, Display())
@@ -224,8 +239,10 @@ def test_equal_pictures_of_a_fine_tuned_tower_are_encoded_once(tmp_path):
 
 
 def test_triples_with_the_same_text_or_reference_have_the_same_score(subtests):
-    generator, kind = torch.Generator().manual_seed(0), torch.tensor([0, 1, 2, 0, 1, 0])
-    reference, query = (torch.randn(3, 1, 5, generator=generator)[kind] for _ in range(2))
+    generator = torch.Generator().manual_seed(0)
+    kind = torch.tensor([0, 1, 2, 0, 1, 0])
+    reference = torch.randn(3, 1, 5, generator=generator)[kind]
+    query = torch.randn(3, 1, 5, generator=generator)[kind]
     tokens = {"ids": torch.randn(3, 5, generator=generator)[kind.flip(0)], "number": kind.flip(0)}
     for images in (1, 2):
         with subtests.test(images=images):
@@ -240,28 +257,43 @@ def test_triples_with_the_same_text_or_reference_have_the_same_score(subtests):
             scores["modification"].sum().backward()
 
 
-RULES = ("qure", "qure:variant=release", "dqe:alpha=0.1:beta=0.5", "dqe:scale=minmax", "semi-hard", "pair-margin")
-RULES += ("semi-hard:triplets=all", "in-batch-semi-hard", "multi-similarity", "hdc", "distance-weighted:width=9")
+RULES = [
+    "qure",
+    "qure:variant=release",
+    "dqe:alpha=0.1:beta=0.5",
+    "dqe:scale=minmax",
+    "semi-hard",
+    "pair-margin",
+    "semi-hard:triplets=all",
+    "in-batch-semi-hard",
+    "multi-similarity",
+    "hdc",
+    "distance-weighted:width=9",
+]
 OF_SCORE: dict[str, Strategy | Filters] = {rule: make_strategy(**parse_plugin(rule)) for rule in RULES}
 OF_SCORE |= {"margin": Filters(margin=0.25), "relative margin": Filters(relative_margin=0.3)}
 
 
 @pytest.mark.parametrize("name", OF_SCORE)
 def test_rules_of_score_take_all_copies_or_none(subtests, name):
-    generator, rule, mixed = torch.Generator().manual_seed(0), OF_SCORE[name], 0
+    generator = torch.Generator().manual_seed(0)
+    rule = OF_SCORE[name]
+    mixed = 0
     for width in (3, 5, 9, 40):
         with subtests.test(width=width):
             scores = torch.randint(-8, 9, (60, width), generator=generator) / 8
             allowed = torch.rand(scores.shape, generator=generator) < 0.8
             view = ScoreView(scores, torch.randint(width, (60,), generator=generator), allowed)
-            chosen = rule.keep(view) if isinstance(rule, Filters) else rule.pool(view) > 0
+            members = rule.keep(view) if isinstance(rule, Filters) else rule.pool(view) > 0
             alike = (scores[:, :, None] == scores[:, None]) & view.allowed[:, :, None] & view.allowed[:, None]
-            assert not (alike & (chosen[:, :, None] != chosen[:, None])).any()
-            mixed += int(((chosen & view.allowed).any(1) & (~chosen & view.allowed).any(1)).sum())
+            assert not (alike & (members[:, :, None] != members[:, None])).any()
+            has_members = (members & view.allowed).any(1)
+            has_others = (~members & view.allowed).any(1)
+            mixed += int((has_members & has_others).sum())
     assert mixed > 10
 
 
 if __name__ == "__main__":
     torch.set_num_threads(int(sys.argv[1]))
-    for each in PATHS:
-        print(each.__name__, check(each, *map(int, sys.argv[2:])), "shapes")
+    for score in PATHS:
+        print(score.__name__, check(score, int(sys.argv[2])), "shapes")

@@ -33,38 +33,45 @@ def blocks_of_seven(monkeypatch):
 
 
 def test_embeddings_are_those_of_a_loop_over_queries_and_images(opened, blocks_of_seven):
-    backbone, scene, split = opened.backbone, opened.scene, opened.scene.val
-    found = evaluation.embed(backbone, scene, split)
+    backbone = opened.backbone
+    scene = opened.scene
+    split = opened.scene.val
+    embedded = evaluation.embed(backbone, scene, split)
     with torch.inference_mode():
         for query in range(len(split.references)):
             reference = scene.features(backbone, split.references[query : query + 1])
             text = {name: value[query : query + 1] for name, value in split.tokens.items()}
-            own = backbone.queries(reference, text)[0]
-            alone = torch.nn.functional.normalize(backbone.candidates(reference).mean(1), dim=-1)[0]
-            torch.testing.assert_close(found.queries[query], own, rtol=1e-5, atol=1e-6)
-            torch.testing.assert_close(found.references[query], alone, rtol=1e-5, atol=1e-6)
+            alone = backbone.queries(reference, text)[0]
+            picture = torch.nn.functional.normalize(backbone.candidates(reference).mean(1), dim=-1)[0]
+            torch.testing.assert_close(embedded.queries[query], alone, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(embedded.references[query], picture, rtol=1e-5, atol=1e-6)
         for image in range(len(split.images)):
-            own = backbone.candidates(scene.features(backbone, split.images[image : image + 1]))[0]
-            torch.testing.assert_close(found.candidates[image], own, rtol=1e-5, atol=1e-6)
+            alone = backbone.candidates(scene.features(backbone, split.images[image : image + 1]))[0]
+            torch.testing.assert_close(embedded.candidates[image], alone, rtol=1e-5, atol=1e-6)
     again = evaluation.embed_queries(backbone, scene, split)
-    torch.testing.assert_close(found.queries, again, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(embedded.queries, again, rtol=1e-5, atol=1e-6)
 
 
 def test_further_wordings_have_queries_of_their_own(opened, blocks_of_seven):
-    backbone, scene = opened.backbone, opened.scene
-    asked = scene.val.dataset.queries
-    queries = [replace(query, wordings=(asked[number - 1].text,)) for number, query in enumerate(asked)]
+    backbone = opened.backbone
+    scene = opened.scene
+    queries = []
+    previous = scene.val.dataset.queries[-1]
+    for query in scene.val.dataset.queries:
+        queries.append(replace(query, wordings=(previous.text,)))
+        previous = query
     split = replace(scene.val, dataset=replace(scene.val.dataset, queries=queries))
-    found = evaluation.embed(backbone, scene, split, wordings=True)
+    embedded = evaluation.embed(backbone, scene, split, wordings=True)
     (tokens,) = evaluation.wordings_of(backbone, split)
     want = evaluation.embed_queries(backbone, scene, split, tokens)
-    torch.testing.assert_close(found.wordings[0], want, rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(found.queries, want)
+    torch.testing.assert_close(embedded.wordings[0], want, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(embedded.queries, want)
 
 
 def test_splits_that_are_embedded_together_have_the_embeddings_of_each(opened, blocks_of_seven):
     """The pictures of val, and those of train twice, as of a dev part carved from it."""
-    backbone, scene = opened.backbone, opened.scene
+    backbone = opened.backbone
+    scene = opened.scene
     half = torch.arange(len(scene.train.references) // 2)
     dev = replace(
         scene.train,
@@ -72,11 +79,11 @@ def test_splits_that_are_embedded_together_have_the_embeddings_of_each(opened, b
         tokens={name: value[half] for name, value in scene.train.tokens.items()},
     )
     splits = [scene.val, scene.train, dev]
-    for split, found in zip(splits, evaluation.embed_together(backbone, scene, splits), strict=True):
-        own = evaluation.embed(backbone, scene, split)
-        torch.testing.assert_close(found.queries, own.queries, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(found.candidates, own.candidates, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(found.references, own.references, rtol=1e-5, atol=1e-6)
+    for split, embedded in zip(splits, evaluation.embed_together(backbone, scene, splits), strict=True):
+        alone = evaluation.embed(backbone, scene, split)
+        torch.testing.assert_close(embedded.queries, alone.queries, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(embedded.candidates, alone.candidates, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(embedded.references, alone.references, rtol=1e-5, atol=1e-6)
 
 
 # besides val, whose pictures are its own
@@ -88,16 +95,16 @@ def test_a_run_encodes_each_picture_once_for_the_same_weights(more, sets, tmp_pa
     """Outside of training steps: before training, at refreshes, in val and dev, for one modality, for records."""
     encoded = Counter[tuple[float, int]]()
     features = EncodedSplits.features
-    trained_rows = list[int]()
+    trained_rows: list[int] = []
 
-    def counting(scene: EncodedSplits, backbone, rows: Tensor) -> Tensor:
+    def count_rows(scene: EncodedSplits, backbone, rows: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
             weights = float(sum(p.double().sum() for p in backbone.parameters()))
             encoded.update((weights, row) for row in rows.tolist())
             trained_rows[:] = [*scene.train.images.tolist(), *scene.train.references.tolist()]
         return features(scene, backbone, rows)
 
-    monkeypatch.setattr(EncodedSplits, "features", counting)
+    monkeypatch.setattr(EncodedSplits, "features", count_rows)
     finished = run(config_of([*sets, *more], "qure"), tmp_path)
     assert len({weights for weights, _ in encoded}) == 1 + 4  # before training, and after each epoch
     if "eval.select=dev" in more:  # the reported model, which is one of them, ranks val once more
@@ -109,15 +116,15 @@ def test_a_run_encodes_each_picture_once_for_the_same_weights(more, sets, tmp_pa
 
 def test_a_gallery_that_two_splits_share_passes_a_frozen_backbone_once(toy_sets, tmp_path, monkeypatch):
     """As that of train and of the dev part carved from it."""
-    galleries = list[tuple[int, ...]]()
+    galleries: list[tuple[int, ...]] = []
     embed = evaluation.embed_candidates
 
-    def counting(backbone, scene, rows: Tensor, batch: int | None = None) -> Tensor:
+    def note_gallery(backbone, scene, rows: Tensor, batch: int | None = None) -> Tensor:
         weights = float(sum(p.detach().double().sum() for p in backbone.parameters()))
         galleries.append((weights, *rows.tolist()))
         return embed(backbone, scene, rows, batch)
 
-    monkeypatch.setattr(evaluation, "embed_candidates", counting)
+    monkeypatch.setattr(evaluation, "embed_candidates", note_gallery)
     run(config_of([*toy_sets, "eval.reported=false", "eval.dev_fraction=0.2", "train.epochs=4"], "qure"), tmp_path)
     assert len(set(galleries)) == len(galleries) >= 5
 
@@ -131,4 +138,5 @@ def test_a_resumed_run_has_the_same_bits(sets, tmp_path, interrupted, blocks_of_
     resumed = run_config(config, half)
     assert (whole.path / "ranks.parquet").read_bytes() == (resumed.path / "ranks.parquet").read_bytes()
     weights = resumed.folder.weights()
-    assert all(torch.equal(value, weights[name]) for name, value in whole.folder.weights().items())
+    for name, value in whole.folder.weights().items():
+        assert torch.equal(value, weights[name]), name

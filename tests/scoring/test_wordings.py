@@ -22,14 +22,17 @@ def test_the_range_is_over_all_wordings_of_a_query(tmp_path: Path):
     first = {"two": {"a0", "a1", "b"}, "one": {"a0", "b"}, "none": set()}  # the images that a text finds
 
     def embed(texts):
-        return torch.stack([torch.tensor([float(image in first[text]) for image in data.images]) for text in texts])
+        rows = []
+        for text in texts:
+            rows.append(torch.tensor([float(image in first[text]) for image in data.images]))
+        return torch.stack(rows)
 
     candidates = torch.eye(len(data.images))[:, None]
     split: Any = SimpleNamespace(dataset=data)
     backbone: Any = SimpleNamespace(tokenize=list)
-    own = embed([query.text for query in data.queries])
+    queries = embed([query.text for query in data.queries])
     wordings = tuple(embed(texts) for texts in evaluation.wordings_of(backbone, split))
-    ranks = evaluation.rank_judged(split, evaluation.Embeddings(own, candidates, wordings=wordings))
+    ranks = evaluation.rank_judged(split, evaluation.Embeddings(queries, candidates, wordings=wordings))
     spread = ranks.values["wording_range_at_10"]
     assert spread[0] == pytest.approx(0.2)  # two of ten, one, and none
     assert spread[1].isnan()

@@ -18,51 +18,55 @@ def bank_view(rows: int = 4, images: int = 9) -> ScoreView:
     return ScoreView(scores, torch.zeros(rows, dtype=torch.int64), allowed)
 
 
-def answered(answer: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def take_answer(answer: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what is made of a plug-in's answer, which may be a function of the step."""
-    monkeypatch.setattr(Mochi, "synthetic", lambda self, step: answer(step) if callable(answer) else answer)
+
+    def synthetic(self: Mochi, step: BankStep) -> Any:
+        return answer(step) if callable(answer) else answer
+
+    monkeypatch.setattr(Mochi, "synthetic", synthetic)
     return ask_for_synthetic(Mochi(), toy_bank_step(Mochi(), bank_view()))
 
 
-def wrote(step: BankStep) -> tuple[torch.Tensor, torch.Tensor]:
+def write_inputs(step: BankStep) -> tuple[torch.Tensor, torch.Tensor]:
     step.images.mul_(-1)
-    return one(), there()
+    return tokens(), mask()
 
 
-def one(rows: int = 4, tokens: int = 1, width: int = 8, value: float = 8**-0.5) -> torch.Tensor:
-    return torch.full((rows, 5, tokens, width), value)
+def tokens(rows: int = 4, count: int = 1, width: int = 8, value: float = 8**-0.5) -> torch.Tensor:
+    return torch.full((rows, 5, count, width), value)
 
 
-def there(rows: int = 4) -> torch.Tensor:
+def mask(rows: int = 4) -> torch.Tensor:
     return torch.ones(rows, 5, dtype=torch.bool)
 
 
 ANSWERS = [
     (None, "must return two tensors: the tokens, and a mask of those that exist"),
-    ((one(), there(), there()), "must return two tensors"),
-    ((one(), [True] * 5), "must return two tensors"),
-    ((one()[:, :, 0], there()), r"must return \[4, S, 1, 8\] tokens, got \(4, 5, 8\)"),
-    ((one(rows=3), there(3)), r"must return \[4, S, 1, 8\] tokens, got \(3, 5, 1, 8\)"),
-    ((one(tokens=2), there()), r"got \(4, 5, 2, 8\)"),
-    ((one(width=7), there()), r"got \(4, 5, 1, 7\)"),
-    ((one(), there()[:, :4]), r"must return a \(4, 5\) bool tensor as the mask, got \(4, 4\) torch.bool"),
-    ((one(), there().float()), r"got \(4, 5\) torch.float32"),
-    ((one().long(), there()), "must return float tokens on cpu, got torch.int64"),
-    ((one(value=1.0), there()), "must return finite tokens of unit norm"),
-    ((one(value=float("nan")), there()), "must return finite tokens of unit norm"),
-    ((one(value=float("nan")), ~there()), "must return finite tokens of unit norm"),
-    (wrote, "modified its inputs"),
+    ((tokens(), mask(), mask()), "must return two tensors"),
+    ((tokens(), [True] * 5), "must return two tensors"),
+    ((tokens()[:, :, 0], mask()), r"must return \[4, S, 1, 8\] tokens, got \(4, 5, 8\)"),
+    ((tokens(rows=3), mask(3)), r"must return \[4, S, 1, 8\] tokens, got \(3, 5, 1, 8\)"),
+    ((tokens(count=2), mask()), r"got \(4, 5, 2, 8\)"),
+    ((tokens(width=7), mask()), r"got \(4, 5, 1, 7\)"),
+    ((tokens(), mask()[:, :4]), r"must return a \(4, 5\) bool tensor as the mask, got \(4, 4\) torch.bool"),
+    ((tokens(), mask().float()), r"got \(4, 5\) torch.float32"),
+    ((tokens().long(), mask()), "must return float tokens on cpu, got torch.int64"),
+    ((tokens(value=1.0), mask()), "must return finite tokens of unit norm"),
+    ((tokens(value=float("nan")), mask()), "must return finite tokens of unit norm"),
+    ((tokens(value=float("nan")), ~mask()), "must return finite tokens of unit norm"),
+    (write_inputs, "modified its inputs"),
 ]
 
 
 @pytest.mark.parametrize(("answer", "message"), ANSWERS)
 def test_what_no_plug_in_may_answer(answer, message, monkeypatch):
     with pytest.raises(NegbenchError, match=f"^Mochi.synthetic.*{message}"):
-        answered(answer, monkeypatch)
+        take_answer(answer, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "answer", [(one().half(), there()), (one(value=0.0), ~there()), (one()[:, :0], there()[:, :0])]
+    "answer", [(tokens().half(), mask()), (tokens(value=0.0), ~mask()), (tokens()[:, :0], mask()[:, :0])]
 )
 def test_half_precision_and_absent_zeros_are_taken(answer, monkeypatch):
-    assert answered(answer, monkeypatch) is answer
+    assert take_answer(answer, monkeypatch) is answer

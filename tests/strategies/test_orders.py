@@ -13,7 +13,11 @@ from negbench.strategies.no_duplicates import NoDuplicates
 
 def epoch(target: torch.Tensor, size: int, seed: int, queries: torch.Tensor | None = None) -> Epoch:
     """Return an epoch; without `queries`, reading embeddings fails the test."""
-    read = (lambda: pytest.fail("it reads no embeddings")) if queries is None else lambda: queries
+
+    def read() -> torch.Tensor:
+        assert queries is not None, "it reads no embeddings"
+        return queries
+
     return Epoch(0, target, size, torch.Generator().manual_seed(seed), read)
 
 
@@ -23,13 +27,15 @@ def test_batches_of_ngame_are_clusters_of_like_queries():
     centres = normalize(torch.randn(8, 16, generator=generator), dim=1)
     group = torch.arange(32) % 8
     queries = normalize(centres[group] + 0.01 * torch.randn(32, 16, generator=generator), dim=1)
-    whole = 0
-    for seed in range(5):
-        order = Ngame(cluster=4).order(epoch(torch.arange(32), 8, seed, queries))
-        whole += sum(len(set(group[part].tolist())) == 1 for part in order.split(4))
-    assert whole >= 30  # of 40: balanced halves may cut a group
-    alone = Ngame(cluster=1).order(epoch(torch.arange(32), 8, 0, queries))
-    assert sum(len(set(group[part].tolist())) == 1 for part in alone.split(4)) == 0
+
+    def whole_groups(order: torch.Tensor) -> int:
+        """Count the fours that are one group."""
+        return sum(len(set(group[part].tolist())) == 1 for part in order.split(4))
+
+    clusters = [Ngame(cluster=4).order(epoch(torch.arange(32), 8, seed, queries)) for seed in range(5)]
+    assert sum(whole_groups(order) for order in clusters) >= 30  # of 40: balanced halves may cut a group
+    singles = Ngame(cluster=1).order(epoch(torch.arange(32), 8, 0, queries))
+    assert whole_groups(singles) == 0
 
 
 @pytest.mark.parametrize("count", [2, 3, 9, 16, 40, 41])
@@ -39,11 +45,10 @@ def test_a_half_is_balanced_and_cannot_be_bettered_by_an_exchange(count):
     points = normalize(torch.randn(count, 3, generator=generator), dim=1)
     side = _half(points, generator)
     assert int(side.sum()) == -(-count // 2)
-    centres = [normalize(points[s].mean(0), dim=0) for s in (side, ~side)]
-    lean = [float(p @ centres[0] - p @ centres[1]) for p in points]
-    assert min(v for v, s in zip(lean, side.tolist(), strict=True) if s) >= max(
-        v for v, s in zip(lean, side.tolist(), strict=True) if not s
-    )
+    inside = normalize(points[side].mean(0), dim=0)
+    outside = normalize(points[~side].mean(0), dim=0)
+    lean = torch.stack([point @ inside - point @ outside for point in points])
+    assert lean[side].min() >= lean[~side].max()
 
 
 def test_no_batch_repeats_a_target(subtests):
@@ -59,8 +64,9 @@ def test_no_batch_repeats_a_target(subtests):
                 target = torch.randint(count // 3, (count,), generator=generator)
             order = NoDuplicates().order(epoch(target, size, seed))
             assert order.sort().values.tolist() == list(range(count))
-            chunks = [target[chunk].tolist() for chunk in order.split(size)]
-            assert all(len(set(chunk)) == len(chunk) for chunk in chunks)
+            for chunk in order.split(size):
+                targets = target[chunk].tolist()
+                assert len(set(targets)) == len(targets), f"targets {targets}"
             assert order.tolist() != NoDuplicates().order(epoch(target, size, seed + 100)).tolist()
 
 
@@ -69,4 +75,5 @@ def test_the_most_frequent_target_may_fill_all_batches_but_one(subtests):
     for seed in range(30):
         with subtests.test(seed=seed):
             order = NoDuplicates().order(epoch(target, 5, seed))
-            assert all((target[chunk] == 7).sum() <= 1 for chunk in order.split(5))
+            counts = [int((target[chunk] == 7).sum()) for chunk in order.split(5)]
+            assert max(counts) <= 1

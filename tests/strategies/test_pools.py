@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -31,7 +32,8 @@ Loop = Callable[[ScoreView, int, Any], set[int] | list[float]]
 def views() -> list[ScoreView]:
     """Return tables of 1 to 60 columns at several refreshes; their planes have gaps and the guide few values."""
     tables = []
-    for number, view in enumerate([*toy_views(12), *(toy_view(8, n, seed=n, ties=n < 9) for n in (1, 2, 3, 4, 60))]):
+    widths = [toy_view(8, n, seed=n, ties=n < 9) for n in (1, 2, 3, 4, 60)]
+    for number, view in enumerate([*toy_views(12), *widths]):
         holes = torch.rand(view.scores.shape, generator=torch.Generator().manual_seed(number)) < 0.2
         planes = {**view.planes, "guide": (8 * view.planes["guide"]).round() / 8}
         planes = {name: plane.masked_fill(holes, torch.nan) for name, plane in planes.items()}
@@ -57,7 +59,7 @@ def shares(weight: list[float]) -> list[float]:
     return [w / sum(weight) if sum(weight) else 0.0 for w in weight]
 
 
-def halved(k: int, view: ScoreView) -> int:
+def halve(k: int, view: ScoreView) -> int:
     for _ in range(view.refresh):
         k = max(k // 2, 1)
     return k
@@ -71,7 +73,8 @@ def the_best_by(view: ScoreView, row: int, strategy: Any) -> set[int]:
 
 
 def the_best(view: ScoreView, row: int, strategy: Any) -> set[int]:
-    return set(ranking(view, row)[: halved(strategy.k, view) if getattr(strategy, "halve", False) else strategy.k])
+    k = halve(strategy.k, view) if getattr(strategy, "halve", False) else strategy.k
+    return set(ranking(view, row)[:k])
 
 
 def after_target(view: ScoreView, row: int, strategy: Any) -> set[int]:
@@ -79,7 +82,7 @@ def after_target(view: ScoreView, row: int, strategy: Any) -> set[int]:
 
 
 def cirqrs(view: ScoreView, row: int, strategy: Cirqrs) -> set[int]:
-    return set(ranking_below(view, row)[: halved(int(strategy.n_neg), view)])
+    return set(ranking_below(view, row)[: halve(int(strategy.n_neg), view)])
 
 
 def oracle_all(view: ScoreView, row: int, strategy: Any) -> set[int]:
@@ -97,33 +100,45 @@ def oracle_after_target(view: ScoreView, row: int, strategy: Any) -> set[int]:
 
 
 def shifted_top_k(view: ScoreView, row: int, strategy: Any) -> set[int]:
-    scores, target = view.scores[row].tolist(), int(view.target[row])
-    here = sorted({*allowed(view, row), target}, key=lambda j: (-scores[j], j))
-    start, stop = (
-        math.floor(float(end[:-1]) * view.scores.shape[1] / 100 + 0.5) if isinstance(end, str) else end
-        for end in (strategy.start, strategy.stop)
-    )
-    return set(here[start:stop]) - {target}
+    scores = view.scores[row].tolist()
+    target = int(view.target[row])
+    ranked = sorted({*allowed(view, row), target}, key=lambda j: (-scores[j], j))
+
+    def place(end: int | str) -> int:
+        if isinstance(end, str):  # a share of the gallery, as "12.5%"
+            return math.floor(float(end[:-1]) * view.scores.shape[1] / 100 + 0.5)
+        return end
+
+    return set(ranked[place(strategy.start) : place(strategy.stop)]) - {target}
 
 
 def at_most(limit: Callable[[Any, float], float], *, strictly: bool = False) -> Loop:
     """Return a loop for the k best images not above a limit, computed from the strategy and the target's score."""
 
     def loop(view: ScoreView, row: int, strategy: Any) -> set[int]:
-        most, scores = limit(strategy, float(view.positive[row])), view.scores[row].tolist()
-        return set([j for j in ranking(view, row) if scores[j] < most + (0 if strictly else 1e-9)][: strategy.k])
+        most = limit(strategy, float(view.positive[row]))
+        if not strictly:
+            most += 1e-9
+        scores = view.scores[row].tolist()
+        below = [j for j in ranking(view, row) if scores[j] < most]
+        return set(below[: strategy.k])
 
     return loop
 
 
 def perc_pos(strategy: Any, positive: float) -> float:
-    return positive * (2 - strategy.share if strategy.variant == "sign-safe" and positive < 0 else strategy.share)
+    if strategy.variant == "sign-safe" and positive < 0:
+        return positive * (2 - strategy.share)
+    return positive * strategy.share
 
 
 def triplets(view: ScoreView, row: int, strategy: Any) -> set[int]:
     near = {j: gap for j, gap in gaps(view, row).items() if gap <= strategy.margin}
-    sides = {"semi-hard": (True,), "hard": (False,), "all": (True, False)}[strategy.triplets]
-    return {j for j, gap in near.items() if (gap > 0) in sides}
+    if strategy.triplets == "semi-hard":
+        return {j for j, gap in near.items() if gap > 0}
+    if strategy.triplets == "hard":
+        return {j for j, gap in near.items() if gap <= 0}
+    return set(near)
 
 
 def multi_similarity(view: ScoreView, row: int, strategy: Any) -> set[int]:
@@ -135,29 +150,35 @@ def pair_margin(view: ScoreView, row: int, strategy: Any) -> set[int]:
     return {j for j in allowed(view, row) if far[j] < strategy.margin}
 
 
-def listed(view: ScoreView, row: int, strategy: Any) -> set[int]:
+def listed_images(view: ScoreView, row: int, strategy: Any) -> set[int]:
     plane = view.plane("listed")[row].tolist()
-    return {column for column in allowed(view, row, strategy) if plane[column] == plane[column]}
+    return {column for column in allowed(view, row, strategy) if not math.isnan(plane[column])}
 
 
 def hdc(view: ScoreView, row: int, strategy: Any) -> set[int]:
-    pairs = [(float(view.scores[i, j]), i, j) for i in range(len(view.scores)) for j in allowed(view, i)]
-    kept = sorted((s for s, _, _ in pairs), reverse=True)[: math.ceil(strategy.share * len(pairs))]
-    return {j for s, i, j in pairs if i == row and s >= kept[-1]}
+    scores = []
+    for i in range(len(view.scores)):
+        scores += [float(view.scores[i, j]) for j in allowed(view, i)]
+    hardest = sorted(scores, reverse=True)[: math.ceil(strategy.share * len(scores))]
+    return {j for j in allowed(view, row) if float(view.scores[row, j]) >= hardest[-1]}
 
 
 def dqe(view: ScoreView, row: int, strategy: Dqe) -> set[int]:
-    ranked, by_column = ranking(view, row), gaps(view, row)
+    ranked = ranking(view, row)
+    by_column = gaps(view, row)
     pool = set()
     for place, j in enumerate(ranked):
-        gap, first, last = (by_column[column] for column in (j, ranked[0], ranked[-1]))
+        gap = by_column[j]
+        first = by_column[ranked[0]]
+        last = by_column[ranked[-1]]
         if gap < 0 or (strategy.scale == "minmax" and first == last):
             continue
-        scaled = {
-            "absolute": lambda g=gap: g,
-            "minmax": lambda g=gap, a=first, b=last: (g - a) / (b - a),
-            "quantile": lambda p=place: p / max(len(ranked) - 1, 1),
-        }[strategy.scale]()
+        if strategy.scale == "absolute":
+            scaled = gap
+        elif strategy.scale == "minmax":
+            scaled = (gap - first) / (last - first)
+        else:
+            scaled = place / max(len(ranked) - 1, 1)
         if strategy.alpha <= scaled <= strategy.beta:
             pool.add(j)
     return pool
@@ -171,58 +192,77 @@ def fnc(view: ScoreView, row: int, strategy: Any) -> set[int]:
 
 def gist(view: ScoreView, row: int, strategy: Any) -> set[int]:
     guide = view.planes["guide"][row].tolist()
-    own = guide[int(view.target[row])]
-    limit = own - strategy.margin * (abs(own) if strategy.relative else 1)
+    positive = guide[int(view.target[row])]
+    limit = positive - strategy.margin * (abs(positive) if strategy.relative else 1)
     return {j for j in allowed(view, row) if not guide[j] > limit}
 
 
 def rocketqa(view: ScoreView, row: int, strategy: Any) -> set[int]:
-    ranked, guide = ranking(view, row), view.planes["guide"][row].tolist()
-    taken = [j for j in ranked[: strategy.k] if guide[j] < strategy.limit][: strategy.n]
-    return set(taken or ranked[strategy.k :])
+    ranked = ranking(view, row)
+    guide = view.planes["guide"][row].tolist()
+    denoised = [j for j in ranked[: strategy.k] if guide[j] < strategy.limit][: strategy.n]
+    return set(denoised or ranked[strategy.k :])
 
 
 def sentence_transformers(view: ScoreView, row: int, rule: Any) -> set[int]:
-    scores, target = view.scores[row].tolist(), int(view.target[row])
-    some = {rule.absolute_margin, rule.relative_margin, rule.max_score} != {None}
-    last = rule.range_max if rule.range_max else rule.range_min + rule.num_negatives * (10 if some else 1) + 1
-    ranked = sorted({*allowed(view, row), target}, key=lambda j: (-scores[j], j))[: last + 1]
-    most = [scores[target] - (rule.absolute_margin or 0.0)] if rule.absolute_margin is not None else []
+    scores = view.scores[row].tolist()
+    target = int(view.target[row])
+    limits = []
+    if rule.absolute_margin is not None:
+        limits.append(scores[target] - rule.absolute_margin)
     if rule.relative_margin is not None:
-        most.append(scores[target] - rule.relative_margin * abs(scores[target]))
-    most += [rule.max_score] if rule.max_score is not None else []
+        limits.append(scores[target] - rule.relative_margin * abs(scores[target]))
+    if rule.max_score is not None:
+        limits.append(rule.max_score)
+    if rule.range_max:
+        last = rule.range_max
+    else:  # ten times as many if some may be left out
+        last = rule.range_min + rule.num_negatives * (10 if limits else 1) + 1
+    most = min([*limits, 1.0])
     least = -1.0 if rule.min_score is None else rule.min_score
-    ranked = [j for j in ranked if j != target and least <= scores[j] <= min([*most, 1.0])][rule.range_min : last]
-    return set(ranked[: rule.num_negatives] if rule.sampling_strategy == "top" else ranked)
+    ranked = sorted({*allowed(view, row), target}, key=lambda j: (-scores[j], j))[: last + 1]
+    inside = [j for j in ranked if j != target and least <= scores[j] <= most][rule.range_min : last]
+    if rule.sampling_strategy == "top":
+        inside = inside[: rule.num_negatives]
+    return set(inside)
 
 
 def hardness(view: ScoreView, row: int, strategy: Any) -> list[float]:
-    there = view.allowed[row].tolist()
-    return [math.exp(strategy.alpha * s) if there[j] else 0.0 for j, s in enumerate(view.scores[row].tolist())]
+    images = allowed(view, row)
+    scores = view.scores[row].tolist()
+    return [math.exp(strategy.alpha * score) if j in images else 0.0 for j, score in enumerate(scores)]
 
 
 def simans(view: ScoreView, row: int, strategy: Simans) -> list[float]:
-    weight, by_column = [0.0] * view.scores.shape[1], gaps(view, row)
+    weight = [0.0] * view.scores.shape[1]
+    by_column = gaps(view, row)
     for j in ranking(view, row)[: int(strategy.k)]:
         gap = by_column[j]
         if strategy.variant == "absolute":
             weight[j] = math.exp(-strategy.a * abs(gap))
+        elif strategy.variant == "release":
+            weight[j] = math.exp(-strategy.a * (gap - strategy.b) ** 2)
         else:
-            weight[j] = math.exp(-strategy.a * (gap + (-1 if strategy.variant == "release" else 1) * strategy.b) ** 2)
+            weight[j] = math.exp(-strategy.a * (gap + strategy.b) ** 2)
     return shares(weight)
 
 
 def distance_weighted(view: ScoreView, row: int, strategy: DistanceWeighted) -> list[float]:
-    n, weight, here = strategy.width or view.dim, [], allowed(view, row)
-    for j, far in enumerate(distances(view, row)):
-        d = max(far, strategy.cutoff)
-        near = j in here and far < strategy.limit
-        weight.append(d ** (2 - n) * (1 - d * d / 4) ** ((3 - n) / 2) if near else 0.0)
+    n = strategy.width or view.dim
+    weight = []
+    images = allowed(view, row)
+    for j, distance in enumerate(distances(view, row)):
+        if j in images and distance < strategy.limit:
+            d = max(distance, strategy.cutoff)
+            weight.append(d ** (2 - n) * (1 - d * d / 4) ** ((3 - n) / 2))
+        else:
+            weight.append(0.0)
     return shares(weight)
 
 
 def trisampler(view: ScoreView, row: int, strategy: Any) -> list[float]:
-    likeness, by_column = view.planes["target"][row].nan_to_num(-math.inf).tolist(), gaps(view, row)
+    likeness = view.planes["target"][row].nan_to_num(-math.inf).tolist()
+    by_column = gaps(view, row)
     weights = [0.0] * view.scores.shape[1]
     for j in ranking(view, row)[: strategy.k]:
         weights[j] = math.exp(-(by_column[j] ** 2) / 4) * max(0.0, likeness[j] - float(view.scores[row, j]))
@@ -232,8 +272,10 @@ def trisampler(view: ScoreView, row: int, strategy: Any) -> list[float]:
 def uniform_bins(view: ScoreView, row: int, strategy: Any) -> list[float]:
     every = distances(view, row)
     far = {j: every[j] for j in allowed(view, row)}
-    low, high = min(far.values(), default=0.0), max(far.values(), default=0.0)
-    last, span = strategy.bins - 1, (high - low) or 1.0
+    low = min(far.values(), default=0.0)
+    high = max(far.values(), default=0.0)
+    last = strategy.bins - 1
+    span = (high - low) or 1.0
     place = {j: min(last, int((d - low) / span * strategy.bins)) for j, d in far.items()}
     count = Counter(place.values())
     return [1 / count[place[j]] if j in place else 0.0 for j in range(view.scores.shape[1])]
@@ -241,13 +283,21 @@ def uniform_bins(view: ScoreView, row: int, strategy: Any) -> list[float]:
 
 EVERYTHING = ("all-corpus", "hycole", "in-batch", "in-batch-both", "mochi", "no-duplicates", "xbm")
 LIMITS = ({"limit": -0.5, "k": 3}, {"limit": 0.0, "k": 3}, {"limit": 0.7, "k": 99})
-KINDS = [{"triplets": kind, "margin": margin} for kind in ("semi-hard", "hard", "all") for margin in (0.2, 0.375, 0.5)]
-SCALES = [{"scale": s, "alpha": a, "beta": b} for s in ("absolute", "minmax", "quantile") for a, b in (
-    (0.2, 0.8), (0.0, 0.5), (0.5, 1.0), (0.25, 0.5), (0.0, 1.0),
-)]  # fmt: skip
+KINDS = [
+    {"triplets": kind, "margin": margin} for kind, margin in product(("semi-hard", "hard", "all"), (0.2, 0.375, 0.5))
+]
+BANDS = ((0.2, 0.8), (0.0, 0.5), (0.5, 1.0), (0.25, 0.5), (0.0, 1.0))
+SCALES = [
+    {"scale": scale, "alpha": alpha, "beta": beta}
+    for scale, (alpha, beta) in product(("absolute", "minmax", "quantile"), BANDS)
+]
+SHARES = [
+    {"share": share, "k": k, "variant": variant}
+    for share, k, variant in product((0.5, 0.75, 1.0), (3, 99), ("sign-safe", "published"))
+]
 LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
     *((name, allowed, ({},)) for name in EVERYTHING),
-    ("listed", listed, ({},)),
+    ("listed", listed_images, ({},)),
     *((name, the_best, ({"k": 1}, {"k": 4}, {"k": 100})) for name in ("top-k", "in-batch-cube", "ngame", "bank")),
     *((name, the_best, ({"k": None},)) for name in ("in-batch-cube", "bank")),
     ("top-k", the_best, ({"k": 20, "halve": True},)),
@@ -265,10 +315,7 @@ LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
         {"margin": 0.0, "k": 4}, {"margin": 0.25, "k": 3}, {"margin": 0.5, "k": 99},
     )),
     ("top-k-abs", at_most(lambda s, positive: s.limit, strictly=True), LIMITS),
-    ("perc-pos", at_most(perc_pos), tuple(
-        {"share": share, "k": k, "variant": variant}
-        for share in (0.5, 0.75, 1.0) for k in (3, 99) for variant in ("sign-safe", "published")
-    )),
+    ("perc-pos", at_most(perc_pos), tuple(SHARES)),
     ("semi-hard", triplets, tuple(KINDS)),
     ("in-batch-semi-hard", triplets, tuple(KINDS[1::3])),
     ("multi-similarity", multi_similarity, ({"epsilon": 0.0}, {"epsilon": 0.1}, {"epsilon": 0.25}, {"epsilon": 0.5})),
@@ -304,30 +351,45 @@ LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
 @pytest.mark.parametrize("number", range(len(LOOPS)), ids=lambda number: LOOPS[number][0])
 def test_a_pool_is_that_of_a_loop(number):
     name, loop, variants = LOOPS[number]
+    tolerance = 1e-5 if loop is hardness else 1e-9
     for options in variants:
-        strategy, sizes = make_strategy(name, **options), set()
+        strategy = make_strategy(name, **options)
+        sizes = set()
         for view in views():
             pool = strategy.pool(view)
-            for row, got in enumerate(as_sets(pool)):
+            for row, members in enumerate(as_sets(pool)):
                 want = loop(view, row, strategy)
                 if isinstance(want, set):
-                    assert got == want, (options, row)
+                    assert members == want, (options, row)
                 else:
                     weights = pool[row].tolist()
-                    weights = shares(weights) if loop in (simans, distance_weighted) else weights
-                    assert weights == pytest.approx(want, rel=1e-5 if loop is hardness else 1e-9, abs=1e-300), options
-                sizes.add(len(got))
+                    if loop in (simans, distance_weighted):
+                        weights = shares(weights)
+                    assert weights == pytest.approx(want, rel=tolerance, abs=1e-300), (options, row)
+                sizes.add(len(members))
         assert len(sizes) > 1, options
 
 
 # --- the suite of plug-in authors ------------------------------------------------------------------------------------
 
 VARIANTS = (  # of other code than the defaults, which are in the class below
-    *("in-batch-cube:k=null", "top-k:k=20:halve=true", "shifted-top-k:start=50%:stop=3", "perc-pos:variant=published"),
-    *("semi-hard:triplets=hard", "in-batch-semi-hard:triplets=all", "dqe:scale=minmax", "dqe:scale=quantile"),
-    *("fnc:threshold=-0.5:k=5", "gist:margin=0.5:relative=true", "rocketqa:k=1", "qure:variant=release"),
-    *("simans:variant=release:b=0.5:k=5:a=100.0", "simans:variant=absolute:a=1000.0", "ngame:cluster=3:k=2"),
-    *("distance-weighted:width=2048:limit=1.99", "mochi:queue=5:hardest=2:pairs=0:with_query=3"),
+    "in-batch-cube:k=null",
+    "top-k:k=20:halve=true",
+    "shifted-top-k:start=50%:stop=3",
+    "perc-pos:variant=published",
+    "semi-hard:triplets=hard",
+    "in-batch-semi-hard:triplets=all",
+    "dqe:scale=minmax",
+    "dqe:scale=quantile",
+    "fnc:threshold=-0.5:k=5",
+    "gist:margin=0.5:relative=true",
+    "rocketqa:k=1",
+    "qure:variant=release",
+    "simans:variant=release:b=0.5:k=5:a=100.0",
+    "simans:variant=absolute:a=1000.0",
+    "ngame:cluster=3:k=2",
+    "distance-weighted:width=2048:limit=1.99",
+    "mochi:queue=5:hardest=2:pairs=0:with_query=3",
     "sentence-transformers:max_score=1.0:num_negatives=2:sampling_strategy=random",
     "sentence-transformers:relative_margin=0.25:max_score=0.5:min_score=-0.75",
 )
@@ -346,9 +408,14 @@ class TestEveryStrategy(StrategyTestCase):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_options(variant):
-    suite, strategy = StrategyTestCase(), make_strategy(**parse_plugin(variant))
-    more = {"synthetic": SyntheticStrategy, "order": OrderedBatches}
-    for rule in [*RULES, *(rule for rule, kind in more.items() if isinstance(strategy, kind))]:
+    suite = StrategyTestCase()
+    strategy = make_strategy(**parse_plugin(variant))
+    rules = list(RULES)
+    if isinstance(strategy, SyntheticStrategy):
+        rules.append("synthetic")
+    if isinstance(strategy, OrderedBatches):
+        rules.append("order")
+    for rule in rules:
         getattr(suite, f"test_{rule}")(strategy)
 
 

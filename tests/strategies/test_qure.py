@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as draw
@@ -43,9 +44,11 @@ BY_HAND: list[tuple[str, torch.Tensor, Qure, set[int]]] = [
 ]
 
 
-def test_by_hand():
-    for why, scores, strategy, want in BY_HAND:
-        assert as_sets(strategy.pool(ScoreView(scores, torch.tensor([0])))) == [want], why
+@pytest.mark.parametrize(
+    ("scores", "strategy", "want"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND]
+)
+def test_by_hand(scores, strategy, want):
+    assert as_sets(strategy.pool(ScoreView(scores, torch.tensor([0])))) == [want]
 
 
 @given(

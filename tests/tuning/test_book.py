@@ -31,15 +31,17 @@ from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import Job, serve
 
 BASE = load_config(flags={"strategy": {"name": "dqe"}})
-ALPHA, DRAWN, SCALE = "strategy.alpha", "train.num_negatives", "strategy.scale"
+ALPHA = "strategy.alpha"
+DRAWN = "train.num_negatives"
 SPACE = SearchSpace((SearchRange(ALPHA, 0.2, 0.0, 0.4), SearchRange(DRAWN, 1, 1, 5)))
 GRID = SearchSpace(
     (SearchRange(ALPHA, 0.2, choices=(0.1, 0.2, 0.3, 0.4)), SearchRange(DRAWN, 1, choices=(1, 2, 3, 4, 5)))
 )
 
 
-def toy_spec(sampler: Any = "tpe", **changed: Any) -> StudySpec:
-    return dataclasses.replace(StudySpec.of(BASE, GRID if sampler == "grid" else SPACE, sampler=sampler), **changed)
+def toy_spec(sampler: Any = "tpe", **settings: Any) -> StudySpec:
+    space = GRID if sampler == "grid" else SPACE
+    return dataclasses.replace(StudySpec.of(BASE, space, sampler=sampler), **settings)
 
 
 def toy_value(point: dict[str, Any]) -> float:
@@ -85,26 +87,30 @@ def deadly(
 ) -> Callable[[optuna.Trial], float]:
     """Return an objective that kills its worker (-9) `times` times in each of these trials."""
 
-    def dying(trial: optuna.Trial) -> float:
+    def compute_and_die(trial: optuna.Trial) -> float:
         value = objective(trial)
         die_once(job.folder, trial.number, at, times)
         return value
 
-    return dying
+    return compute_and_die
 
 
 def die_once(folder: Path, number: int, at: Sequence[int], times: int = 1) -> None:
-    marks = [folder / f"died-{number}-{time}" for time in range(times)]
-    if number in at and (left := [mark for mark in marks if not mark.exists()]):
-        left[0].touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Kill this process in one of the trials `at`, unless it has died there `times` times."""
+    if number not in at:
+        return
+    for death in range(times):
+        mark = folder / f"died-{number}-{death}"
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def toy_book(folder: Path, trials: int = 10, spec: StudySpec | None = None) -> StudyStore:
     return StudyStore(folder, spec or toy_spec(), None, trials)
 
 
-def worked(
+def finish_study(
     folder: Path, trials: int, spec: StudySpec | None = None, objective: Callable[[optuna.Trial], float] = at_once
 ) -> StudyStore:
     """Return a study whose trials are computed, by one worker that nothing interrupts."""
@@ -119,6 +125,10 @@ def toy_job(folder: Path, trials: int, opens: Any, spec: StudySpec | None = None
 
 def points(book: StudyStore) -> list[dict[str, Any]]:
     return [trial.params for trial in book.frozen()]
+
+
+def outcomes(book: StudyStore) -> list[tuple[dict[str, Any], TrialState, float | None]]:
+    return [(trial.params, trial.state, trial.value) for trial in book.frozen()]
 
 
 def test_a_study_keeps_its_settings_and_its_storage(tmp_path):
@@ -171,12 +181,12 @@ def test_trial_0_is_the_default_and_the_number_is_kept(tmp_path):
     assert toy_book(tmp_path, 11).work(at_once, print) == 0
     assert toy_book(tmp_path, 12).work(at_once, print) == 1  # a higher number continues it
     assert completed_trials(book)[0].value == max(map(toy_value, points(book)))
-    assert points(worked(tmp_path / "straight", 12)) == points(book)
-    assert points(worked(tmp_path / "other", 2, toy_spec(seed=7)))[1] != points(book)[1]
+    assert points(finish_study(tmp_path / "straight", 12)) == points(book)
+    assert points(finish_study(tmp_path / "other", 2, toy_spec(seed=7)))[1] != points(book)[1]
 
 
 def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path):
-    book = worked(tmp_path, 4, toy_spec("random", seed=7))
+    book = finish_study(tmp_path, 4, toy_spec("random", seed=7))
     seed = int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big")
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask()
     for searched in SPACE.ranges:
@@ -185,21 +195,27 @@ def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path):
 
 
 def test_a_failed_trial_is_computed_again_by_a_rerun(tmp_path):
-    straight, broken, folder = worked(tmp_path / "straight", 6), True, tmp_path / "toy"
+    straight = finish_study(tmp_path / "straight", 6)
+    broken = True
+    folder = tmp_path / "toy"
 
     def objective(trial: optuna.Trial) -> float:
-        if broken and trial.number in (2, 3):
-            raise ValueError("odd") if trial.number == 2 else NegbenchError("mend this")
-        return math.nan if broken and trial.number == 4 else at_once(trial)
+        if broken and trial.number == 2:
+            raise ValueError("odd")
+        if broken and trial.number == 3:
+            raise NegbenchError("mend this")
+        if broken and trial.number == 4:
+            return math.nan
+        return at_once(trial)
 
-    said: list[str] = []
+    lines: list[str] = []
     book = toy_book(folder, 6)
-    book.work(objective, said.append)
+    book.work(objective, lines.append)
     assert book.counts() == {"finished": 3, "pruned": 0, "failed": 3, "running": 0, "waiting": 0}
-    errors = [t.user_attrs.get("error") for t in book.frozen() if t.state == TrialState.FAIL]
+    errors = [trial.user_attrs.get("error") for trial in book.frozen() if trial.state == TrialState.FAIL]
     assert errors == ["ValueError: odd", "mend this", "its value is not a number"]
-    assert said[3].startswith("trial 3: FAILED: mend this (alpha=")
-    assert said[4].startswith("trial 4: FAILED: its value is not a number")
+    assert lines[3].startswith("trial 3: FAILED: mend this (alpha=")
+    assert lines[4].startswith("trial 4: FAILED: its value is not a number")
     assert toy_book(folder, 6).work(objective, print) == 0  # a worker of the same command
     broken = False
     rerun = toy_book(folder, 6)
@@ -207,17 +223,17 @@ def test_a_failed_trial_is_computed_again_by_a_rerun(tmp_path):
     assert rerun.counts()["waiting"] == 3
     assert rerun.work(objective, print) == 3
     assert rerun.counts()["finished"] == 6
-    assert [(t.params, t.value) for t in rerun.frozen()] == [(t.params, t.value) for t in straight.frozen()]
+    assert outcomes(rerun) == outcomes(straight)
 
 
 def test_a_default_that_fails_stops_the_study_until_it_is_computed(tmp_path):
-    def failing(error: Exception, trial: optuna.Trial) -> float:
+    def fail(error: Exception, trial: optuna.Trial) -> float:
         raise error
 
     with pytest.raises(NegbenchError, match="trial 0, the default, failed: mend this"):
-        toy_book(tmp_path / "a").work(partial(failing, NegbenchError("mend this")), print)
+        toy_book(tmp_path / "a").work(partial(fail, NegbenchError("mend this")), print)
     with pytest.raises(ValueError, match=r"^odd$"):  # a bug, with its traceback
-        toy_book(tmp_path / "b").work(partial(failing, ValueError("odd")), print)
+        toy_book(tmp_path / "b").work(partial(fail, ValueError("odd")), print)
     for name in "ab":
         book = toy_book(tmp_path / name)
         assert book.requeue_failed() == [0], name
@@ -228,19 +244,24 @@ def test_a_default_that_fails_stops_the_study_until_it_is_computed(tmp_path):
 @pytest.mark.parametrize("sampler", ["random", "grid"])
 def test_a_journal_cut_anywhere_gives_the_same_study(sampler, tmp_path):
     """By a full disk or a power cut: at random bytes, at a line's end, and without the last line feed alone."""
-    folder, spec = tmp_path / "toy", toy_spec(sampler)
-    straight = worked(folder, 6, spec)
+    folder = tmp_path / "toy"
+    spec = toy_spec(sampler)
+    straight = finish_study(folder, 6, spec)
     journal = folder / "optuna.journal"
-    whole, chance = journal.read_bytes(), random.Random(0)
-    want = [(trial.params, trial.value) for trial in straight.frozen()]
-    for cut in (0, len(whole) - 10, len(whole) - 1, len(whole), *(chance.randrange(len(whole)) for _ in range(4))):
+    whole = journal.read_bytes()
+    chance = random.Random(0)
+    want = outcomes(straight)
+    cuts = [0, len(whole) - 10, len(whole) - 1, len(whole)]
+    cuts += [chance.randrange(len(whole)) for _ in range(4)]
+    for cut in cuts:
         journal.write_bytes(whole[:cut])
-        worked(folder, 6, spec)
-        assert [(trial.params, trial.value) for trial in toy_book(folder, 6, spec).frozen()] == want, cut
+        finish_study(folder, 6, spec)
+        assert outcomes(toy_book(folder, 6, spec)) == want, cut
 
 
 def test_a_line_that_a_worker_left_incomplete_is_not_glued_to_another_workers(tmp_path):
-    first, second = toy_book(tmp_path, 4), toy_book(tmp_path, 4)
+    first = toy_book(tmp_path, 4)
+    second = toy_book(tmp_path, 4)
     with (tmp_path / "optuna.journal").open("ab") as file:
         file.write(b'{"op_code": 8, "trial_id')
     second.work(at_once, print)
@@ -248,20 +269,20 @@ def test_a_line_that_a_worker_left_incomplete_is_not_glued_to_another_workers(tm
 
 
 def test_an_interrupted_trial_goes_on_under_its_number(tmp_path):
-    straight = worked(tmp_path / "straight", 6)
-    asked = list[int]()
+    straight = finish_study(tmp_path / "straight", 6)
+    begun: list[int] = []
 
     def objective(trial: optuna.Trial) -> float:
-        asked.append(trial.number)
-        if asked.count(3) <= 7 and trial.number == 3:
+        begun.append(trial.number)
+        if begun.count(3) <= 7 and trial.number == 3:
             raise KeyboardInterrupt
         return at_once(trial)
 
     book = toy_book(tmp_path / "halves", 6)
-    for number in range(7):  # more often than a worker may die
+    for interruption in range(7):  # more often than a worker may die
         with pytest.raises(KeyboardInterrupt):
             book.work(objective, print)
-        assert book.counts()["waiting"] == 1, f"trial {number}"
+        assert book.counts()["waiting"] == 1, f"interruption {interruption}"
     book.work(objective, print)
     assert book.counts()["finished"] == 6
     assert points(book) == points(straight)
@@ -269,7 +290,8 @@ def test_an_interrupted_trial_goes_on_under_its_number(tmp_path):
 
 
 def test_a_trial_is_held_until_its_end(tmp_path):
-    book, other = toy_book(tmp_path, 2), toy_book(tmp_path, 2)
+    book = toy_book(tmp_path, 2)
+    other = toy_book(tmp_path, 2)
 
     def objective(trial: optuna.Trial) -> float:
         with pytest.raises(BlockingIOError), other.hold(trial_folder(trial.number), wait=False):
@@ -316,9 +338,11 @@ def rerun(job: Job) -> int:
 )
 def test_a_killed_study_tries_the_same_points(sampler, pruner, tmp_path, monkeypatch):
     """A study killed (-9) in trials, while sampling, or before a trial's end tries the points of an unkilled one."""
-    objective, short = (at_once if pruner == "none" else in_steps), {**BASE.model_dump(), "train": {"epochs": 4}}
+    objective = at_once if pruner == "none" else in_steps
+    short = {**BASE.model_dump(), "train": {"epochs": 4}}
     spec = toy_spec(sampler, pruner=pruner, base=short)
-    straight, folder = worked(tmp_path / "straight", 12, spec, objective), tmp_path / "toy"
+    straight = finish_study(tmp_path / "straight", 12, spec, objective)
+    folder = tmp_path / "toy"
     real = SearchRange.suggest
 
     def suggest(searched: SearchRange, trial: optuna.Trial) -> Any:
@@ -329,11 +353,10 @@ def test_a_killed_study_tries_the_same_points(sampler, pruner, tmp_path, monkeyp
     monkeypatch.setattr(SearchRange, "suggest", suggest)
     toy_book(folder, 12, spec)
     job = toy_job(folder, 12, partial(deadly, at=(0, 3, 4, 11), objective=objective), spec)
-    pruned = {t.number for t in straight.frozen() if t.state == TrialState.PRUNED}
+    pruned = {trial.number for trial in straight.frozen() if trial.state == TrialState.PRUNED}
     assert rerun(job) == 1 + len({0, 3, 4, 11} - pruned)
     killed = toy_book(folder, 12, spec)
-    found, want = ([(t.params, t.state, t.value) for t in book.frozen()] for book in (killed, straight))
-    assert found == want
+    assert outcomes(killed) == outcomes(straight)
     assert bool(pruned) == (pruner != "none")
     assert len({json.dumps(point) for point in points(killed)}) == 12  # every trial has its own point
 
@@ -355,23 +378,34 @@ def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path):
 def kill_within_a_trial(processes: list[Any], folder: Path) -> int:
     """Kill (-9) one process while it computes, drop it from the list, and return the trial that was hit."""
 
-    def at_work() -> list[tuple[int, int]]:
-        working = [(int(path.name.partition("-")[2]), int(path.read_text() or 0)) for path in folder.glob("working-*")]
-        return [(number, pid) for number, pid in working if not (folder / f"ended-{number}").exists()]
+    def begun_trials() -> list[tuple[int, int]]:
+        """Return the number of each trial that has begun and not ended, and the process that computes it."""
+        trials = []
+        for path in folder.glob("working-*"):
+            number = int(path.name.removeprefix("working-"))
+            if not (folder / f"ended-{number}").exists():
+                trials.append((number, int(path.read_text() or 0)))
+        return trials
 
     alive = {process.pid: process for process in processes}
-    until(lambda: any(pid in alive for _, pid in at_work()))
-    pid = next(pid for _, pid in at_work() if pid in alive)
+
+    def working_process() -> int | None:
+        return next((pid for _, pid in begun_trials() if pid in alive), None)
+
+    until(lambda: working_process() is not None)
+    pid = working_process()
+    assert pid is not None
     os.kill(pid, signal.SIGKILL)
     alive[pid].join()
     processes.remove(alive[pid])
-    return max((number for number, owner in at_work() if owner == pid), default=-1)
+    return max((number for number, owner in begun_trials() if owner == pid), default=-1)
 
 
 @pytest.mark.slow
 def test_workers_of_a_journal_of_which_one_is_killed(tmp_path):
     """With a random sampler, whose points do not depend on other trials, they try the points of one worker."""
-    folder, spec = tmp_path / "toy", toy_spec("random")
+    folder = tmp_path / "toy"
+    spec = toy_spec("random")
     book = toy_book(folder, 9, spec)
     workers = start([toy_job(folder, 9, partial(slow, together=3), spec)] * 3)
     hit = {kill_within_a_trial(workers, folder)}
@@ -382,26 +416,27 @@ def test_workers_of_a_journal_of_which_one_is_killed(tmp_path):
     assert len({json.dumps(point, sort_keys=True) for point in points(book)}) == 9
     died = {trial.number for trial in book.frozen() if "deaths" in trial.user_attrs}
     assert died >= hit - {-1}  # -1: it was hit between two trials
-    assert points(book) == points(worked(tmp_path / "straight", 9, spec))
+    assert points(book) == points(finish_study(tmp_path / "straight", 9, spec))
 
 
 def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path, subtests):
     """A received study.json may name any database or file; only the journal beside it is read."""
-    folder, elsewhere = tmp_path / "toy", tmp_path / "elsewhere"
-    worked(folder, 2)
-    noted = json.loads((folder / "study.json").read_text())
+    folder = tmp_path / "toy"
+    elsewhere = tmp_path / "elsewhere"
+    finish_study(folder, 2)
+    study_file = json.loads((folder / "study.json").read_text())
     for storage in (f"sqlite:///{elsewhere}", str(elsewhere), "postgresql://localhost:1/x"):
         with subtests.test(storage=storage):
-            write_json(folder / "study.json", {**noted, "storage": storage})
+            write_json(folder / "study.json", {**study_file, "storage": storage})
             with pytest.raises(RunError, match="which is opened only if you name it"):
                 open_book(tmp_path, "toy")
             assert not elsewhere.exists()
     url = f"sqlite:///{elsewhere}"
-    write_json(folder / "study.json", {**noted, "storage": url})
+    write_json(folder / "study.json", {**study_file, "storage": url})
     with pytest.raises(RunError, match="has no study 'toy'"):
         open_book(tmp_path, "toy", url)
     assert optuna.get_all_study_names(url) == []
-    write_json(folder / "study.json", noted)
+    write_json(folder / "study.json", study_file)
     assert len(open_book(tmp_path, "toy").frozen()) == 2
     (folder / "optuna.journal").unlink()
     with pytest.raises(RunError, match=r"has no trials: .* is missing"):
@@ -411,23 +446,29 @@ def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path, subtest
 # --- samplers and pruners --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampler", get_args(Sampler))
+@pytest.mark.parametrize("sampler", [name for name in get_args(Sampler) if name != "grid"])
 def test_the_documented_trial_is_the_first_that_the_model_draws(sampler, tmp_path, subtests):
     """Against the points of the random sampler, also where the pruner leaves fewer finished trials than ten."""
     for pruner in ("none", "median", "hyperband"):
         with subtests.test(pruner=pruner):
+            book = draw_points(tmp_path / pruner, sampler, pruner)
+            at_random = points(draw_points(tmp_path / pruner, "random", pruner))
+            by_model = [number for number, point in enumerate(points(book)) if point != at_random[number]]
+            assert by_model == ([10, 11, 12] if sampler in ("tpe", "gp", "cmaes") else [])
+            finished = [trial for trial in book.frozen()[:10] if trial.state == TrialState.COMPLETE]
+            assert (len(finished) < 10) == (pruner != "none")
 
-            def drawn(name: Any, pruner: str = pruner, root: Path = tmp_path) -> StudyStore:
-                spec = toy_spec(name, pruner=pruner, base={**BASE.model_dump(), "train": {"epochs": 4}}, space=SPACE)
-                return worked(root / pruner / name, 13, spec, in_steps)
 
-            if sampler == "grid":
-                assert StudySpec.of(BASE, GRID, sampler="grid", pruner=pruner).pruner == "none"
-                continue
-            book, plain = drawn(sampler), points(drawn("random"))
-            own = [number for number, point in enumerate(points(book)) if point != plain[number]]
-            assert own == ([10, 11, 12] if sampler in ("tpe", "gp", "cmaes") else [])
-            assert (sum(trial.state == TrialState.COMPLETE for trial in book.frozen()[:10]) < 10) == (pruner != "none")
+def draw_points(folder: Path, sampler: Any, pruner: str) -> StudyStore:
+    """Return a finished study of 13 trials in a folder named for the sampler."""
+    base = {**BASE.model_dump(), "train": {"epochs": 4}}
+    spec = toy_spec(sampler, pruner=pruner, base=base, space=SPACE)
+    return finish_study(folder / sampler, 13, spec, in_steps)
+
+
+@pytest.mark.parametrize("pruner", ["none", "median", "hyperband"])
+def test_a_grid_has_no_pruner(pruner):
+    assert StudySpec.of(BASE, GRID, sampler="grid", pruner=pruner).pruner == "none"
 
 
 # --- storages of others ------------------------------------------------------------------------------------------
@@ -449,7 +490,7 @@ def _insert(journal: Path, line: Any) -> None:
     journal.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _noted(name: str, value: Any) -> dict[str, Any]:
+def _note(name: str, value: Any) -> dict[str, Any]:
     """Return a line of a journal that notes something about trial 1."""
     return {"op_code": 8, "worker_id": "x", "trial_id": 1, "user_attr": {name: value}}
 
@@ -457,10 +498,10 @@ def _noted(name: str, value: Any) -> dict[str, Any]:
 STRANGE: dict[str, tuple[Any, str]] = {
     "a number": (5, "cannot be opened"),
     "another operation": ({"op_code": 99}, "cannot be opened"),
-    "runs elsewhere": (_noted("runs", ["../../x"]), r"trial 1 .* is damaged \(runs.0 "),
-    "runs that are a number": (_noted("runs", 5), r"trial 1 .* is damaged \(runs "),
-    "seconds that are a text": (_noted("seconds", "long"), r"trial 1 .* is damaged \(seconds "),
-    "deaths that are a list": (_noted("deaths", []), r"trial 1 .* is damaged \(deaths "),
+    "runs elsewhere": (_note("runs", ["../../x"]), r"trial 1 .* is damaged \(runs.0 "),
+    "runs that are a number": (_note("runs", 5), r"trial 1 .* is damaged \(runs "),
+    "seconds that are a text": (_note("seconds", "long"), r"trial 1 .* is damaged \(seconds "),
+    "deaths that are a list": (_note("deaths", []), r"trial 1 .* is damaged \(deaths "),
 }
 
 
@@ -474,11 +515,12 @@ def test_a_line_of_a_strange_journal_is_an_error_of_one_line(journal, case):
 
 
 def test_notes_of_a_strange_journal_hold_no_control_characters(journal):
-    _insert(journal, _noted("error", "\x1b[31mred"))
+    _insert(journal, _note("error", "\x1b[31mred"))
     assert open_book(journal.parents[1], "s").frozen()[1].user_attrs["error"] == " [31mred"
 
 
-def _swapped(journal: Path, kind: str) -> None:
+def _swap(journal: Path, kind: str) -> None:
+    """Put something else where the journal was."""
     journal.unlink()
     if kind == "FIFO":
         os.mkfifo(journal)
@@ -496,7 +538,7 @@ def _swapped(journal: Path, kind: str) -> None:
 def test_a_journal_is_a_regular_file_of_its_folder(tmp_path, kind, text):
     runs = tmp_path / "runs"
     StudyStore(runs / "s", toy_spec(), trials=1).work(at_once, lambda line: None)
-    _swapped(runs / "s" / "optuna.journal", kind)
+    _swap(runs / "s" / "optuna.journal", kind)
     with pytest.raises(NegbenchError, match=text):
         StudyStore(runs / "s", toy_spec(), trials=2)
 
@@ -512,6 +554,9 @@ def test_a_journal_that_fills_the_memory_is_not_read(journal, monkeypatch):
 @pytest.mark.parametrize(("content", "text"), [(None, "named pipe"), (b"x" * 200, "is no SQLite database")])
 def test_a_database_is_a_regular_file_of_sqlite(tmp_path, content, text):
     path = tmp_path / "o.db"
-    os.mkfifo(path) if content is None else path.write_bytes(content)
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
     with pytest.raises(NegbenchError, match=text):
         StudyStore(tmp_path / "s", toy_spec(), f"sqlite:///{path}", trials=1)

@@ -21,37 +21,38 @@ from negbench.tuning.book import StudyStore, open_book
 from negbench.tuning.equal_tuning import DEV_FRACTION, SEED, Combination, _columns, _result, combinations
 
 
-def combined(tmp_path: Path, sets: list[str], strategies: str, seeds: int | str = 2) -> list[Combination]:
+def plan_combinations(tmp_path: Path, sets: list[str], strategies: str, seeds: int | str = 2) -> list[Combination]:
     configs = Axes.of(Compare(strategies=strategies, seeds=seeds, sets=tuple(sets))).configs()
     return combinations(plan_cells(configs, tmp_path, Display(), DATA))
 
 
-OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # what top-k's search varies
+SEARCHED_OF_TOP_K = {"strategy.k", "schedule.n_def", "schedule.warmup"}
 
 
 # --- what is searched ----------------------------------------------------------------------------------------------
 
 
 def test_every_strategy_has_its_own_knobs_and_none_its_number_of_negatives(longer, tmp_path):
-    plans = {each.labels["strategy"]: each for each in combined(tmp_path, longer, "top-k,all-corpus,in-batch,dqe")}
-    specs = {name: each.spec for name, each in plans.items()}
-    assert specs["all-corpus"] is None
-    assert specs["in-batch"] is None
-    assert {k.key for k in specs["top-k"].space.ranges} == OWN
-    assert "train.num_negatives" not in {k.key for k in specs["dqe"].space.ranges}
+    plans = {}
+    for combination in plan_combinations(tmp_path, longer, "top-k,all-corpus,in-batch,dqe"):
+        plans[combination.labels["strategy"]] = combination
+    assert plans["all-corpus"].spec is None
+    assert plans["in-batch"].spec is None
+    assert {searched.key for searched in plans["top-k"].spec.space.ranges} == SEARCHED_OF_TOP_K
+    assert "train.num_negatives" not in {searched.key for searched in plans["dqe"].spec.space.ranges}
     assert [config.seed for config in plans["dqe"].configs] == [0, 1]
 
 
 def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets, tmp_path):
-    (one,) = combined(tmp_path, vector_sets, "top-k")
-    assert one.spec.seeds == (SEED,)
-    assert one.spec.config.eval.dev_fraction == DEV_FRACTION
-    (trial,) = {one.spec.space.config(one.spec.config, one.spec.space.default, SEED)}
-    assert not trial.eval.reported
-    (far,) = combined(tmp_path, vector_sets, "top-k", seeds=f"3,{SEED + 5}")
-    assert far.spec.seeds == (SEED + 6,)
-    (combination,) = combined(tmp_path, [*vector_sets, "eval.dev_fraction=0.4"], "top-k")
-    assert combination.spec.config.eval.dev_fraction == 0.4
+    (combination,) = plan_combinations(tmp_path, vector_sets, "top-k")
+    spec = combination.spec
+    assert spec.seeds == (SEED,)
+    assert spec.config.eval.dev_fraction == DEV_FRACTION
+    assert not spec.space.config(spec.config, spec.space.default, SEED).eval.reported
+    (with_that_seed,) = plan_combinations(tmp_path, vector_sets, "top-k", seeds=f"3,{SEED + 5}")
+    assert with_that_seed.spec.seeds == (SEED + 6,)
+    (with_dev,) = plan_combinations(tmp_path, [*vector_sets, "eval.dev_fraction=0.4"], "top-k")
+    assert with_dev.spec.config.eval.dev_fraction == 0.4
 
 
 # --- the command ---------------------------------------------------------------------------------------------------
@@ -59,14 +60,15 @@ def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets, tmp_pa
 
 @pytest.mark.slow
 def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, run_command, monkeypatch):
-    listed, write = list[int](), ComparisonFolder.write
+    row_counts: list[int] = []
+    write = ComparisonFolder.write
 
-    def counted(self: ComparisonFolder, outcomes: Iterable[Any]) -> None:
+    def count_rows(self: ComparisonFolder, outcomes: Iterable[Any]) -> None:
         rows = list(outcomes)
-        listed.append(len(rows))
+        row_counts.append(len(rows))
         write(self, rows)
 
-    monkeypatch.setattr(ComparisonFolder, "write", counted)
+    monkeypatch.setattr(ComparisonFolder, "write", count_rows)
     command = ["compare", "--strategies", "top-k,after-target,all-corpus", "--seeds", "1", "--name", "c"]
     command += [*vector_flags, "--set", "train.epochs=2", "--runs-dir", str(tmp_path), "--no-report"]
     command += ["--tracking-uri", "none", "--tuned"]
@@ -75,50 +77,45 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, run_command, monke
     assert "nothing to tune: all-corpus" in out
     assert not (tmp_path / "c").exists()
     run_command(*command, "2")
-    assert min(listed[listed.index(3) :]) == 3  # tuned cells are listed beside the three default ones
-    searched = searches_of(tmp_path, 2)
-    for each in searched:
-        values = [trial.value for trial in open_book(tmp_path, each.study).frozen() if trial.value is not None]
-        assert (each.default, each.best) == (values[0], max(values)), each
-        assert each.seconds > 0, each
-        for config in (tmp_path / each.study / "cells").glob("*/config.json"):
-            kept = read_json(config)
-            assert kept["config"]["seed"] == SEED, each
-            assert kept["dataset"]["scored"] == "dev", each  # the reported split is not loaded
-    _check_tuned_runs(tmp_path, searched)
-    more = run_command(*command, "3").err
-    assert "trial 2" in more
-    assert "trial 0" not in more
-    searched = searches_of(tmp_path, 3)
-    for each in searched:  # a fourth trial, the best, as if of a larger budget
-        study = open_book(tmp_path, each.study).study
-        study.add_trial(
-            create_trial(value=1.0, params=study.trials[1].params, distributions=study.trials[1].distributions)
-        )
+    assert min(row_counts[row_counts.index(3) :]) == 3  # tuned cells are listed beside the three default ones
+    tunings = searches_of(tmp_path, 2)
+    _check_trials(tmp_path, tunings)
+    _check_tuned_runs(tmp_path, tunings)
+    with_one_more = run_command(*command, "3").err
+    assert "trial 2" in with_one_more
+    assert "trial 0" not in with_one_more
+    tunings = searches_of(tmp_path, 3)
+    for tuning in tunings:  # a fourth trial, the best, as if of a larger budget
+        study = open_book(tmp_path, tuning.study).study
+        other = study.trials[1]
+        study.add_trial(create_trial(value=1.0, params=other.params, distributions=other.distributions))
     again = run_command(*command, "3").err
-    assert searches_of(tmp_path, 3) == searched
+    assert searches_of(tmp_path, 3) == tunings
     assert "trial 0" not in again
     assert "more to compute" not in again
+
+
+def _check_trials(runs: Path, tunings: list[Tuning]) -> None:
+    """Check that a tuning has its trials' values, and that they ran with the seed and the split of trials."""
+    for tuning in tunings:
+        values = [trial.value for trial in open_book(runs, tuning.study).frozen() if trial.value is not None]
+        assert (tuning.default, tuning.best) == (values[0], max(values)), tuning
+        assert tuning.seconds > 0, tuning
+        for path in (runs / tuning.study / "cells").glob("*/config.json"):
+            manifest = read_json(path)
+            assert manifest["config"]["seed"] == SEED, tuning
+            assert manifest["dataset"]["scored"] == "dev", tuning  # the reported split is not loaded
 
 
 def test_equal_tuning_chooses_and_judges_by_another_metric(vector_flags, tmp_path, run_command):
     """By recall at 7, which no result.json holds: it follows from the ranks of the trials."""
     command = ["compare", "--strategies", "top-k", "--seeds", "1", "--name", "c", *vector_flags, "--tuned", "2"]
-    command += [
-        "--metric",
-        "R@7",
-        "--lr",
-        "fixed",
-        "--tracking-uri",
-        "none",
-        "--no-report",
-        "--runs-dir",
-        str(tmp_path),
-    ]
-    run_command(*command)
+    command += ["--metric", "R@7", "--lr", "fixed", "--no-report"]
+    run_command(*command, "--tracking-uri", "none", "--runs-dir", tmp_path)
     document = read_json(tmp_path / "c" / "comparison.json")
     assert document["tuned"]["metric"] == "R@7"
-    (tuning,) = [Tuning(**each) for each in document["tuned"]["tunings"]]
+    (row,) = document["tuned"]["tunings"]
+    tuning = Tuning(**row)
     book = open_book(tmp_path, tuning.study)
     assert book.spec.metric == "average/recall_at_7"
     assert book.study.metric_names == ["average R@7 (%)"]
@@ -138,25 +135,26 @@ def searches_of(runs: Path, trials: int) -> list[Tuning]:
     """Return the tunings of 'c' that searched anything; check that every strategy had `trials` trials or none."""
     tuned = read_json(runs / "c" / "comparison.json")["tuned"]
     assert tuned["trials"] == trials
-    tunings = [Tuning(**each) for each in tuned["tunings"]]
-    had = {each.labels["strategy"]: each.trials for each in tunings}
-    assert had == {"top-k": trials, "after-target": trials, "all-corpus": 0}
-    return [each for each in tunings if each.study]
+    tunings = [Tuning(**row) for row in tuned["tunings"]]
+    counts = {tuning.labels["strategy"]: tuning.trials for tuning in tunings}
+    assert counts == {"top-k": trials, "after-target": trials, "all-corpus": 0}
+    return [tuning for tuning in tunings if tuning.study]
 
 
-def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
+def _check_tuned_runs(runs: Path, tunings: list[Tuning]) -> None:
     """Check that tuned cells use the best trials' settings and all of train; if none was searched, runs are shared."""
     cells = read_json(runs / "c" / "comparison.json")["cells"]
-    default, tuned = ([cell for cell in cells if cell["settings"] == each] for each in ("default", "tuned"))
+    default = [cell for cell in cells if cell["settings"] == "default"]
+    tuned = [cell for cell in cells if cell["settings"] == "tuned"]
     assert len(cells) == 6
-    places = [[(cell["strategy"], cell["seed"]) for cell in each] for each in (default, tuned)]
-    assert places[0] == places[1]
+    assert [(c["strategy"], c["seed"]) for c in default] == [(c["strategy"], c["seed"]) for c in tuned]
     for cell in tuned:
         config = read_json(runs / cell["run"] / "config.json")["config"]
-        for each in searched:
-            if each.labels["strategy"] == cell["strategy"]:
-                flat = {f"{a}.{b}": v for a in ("strategy", "schedule") for b, v in config[a].items()}
-                assert {key: flat[key] for key in each.found or {}} == each.found, cell["run"]
+        flat = {f"strategy.{name}": value for name, value in config["strategy"].items()}
+        flat |= {f"schedule.{name}": value for name, value in config["schedule"].items()}
+        for tuning in tunings:
+            if tuning.labels["strategy"] == cell["strategy"]:
+                assert {key: flat[key] for key in tuning.found or {}} == tuning.found, cell["run"]
         assert config["eval"]["reported"], cell["run"]
         assert config["train"]["num_negatives"] == 1, cell["run"]
     assert {cell["hash"] for cell in tuned if cell["strategy"] == "all-corpus"} < {cell["hash"] for cell in default}
@@ -164,7 +162,7 @@ def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
 
 def test_failed_trials_are_counted_until_a_rerun_computes_them(subtests, vector_sets, tmp_path):
     """tests/report/test_tuned_gain.py has the answer, and the mark of the row."""
-    (one,) = combined(tmp_path, vector_sets, "top-k")
+    (combination,) = plan_combinations(tmp_path, vector_sets, "top-k")
     for broken, facts in (((1, 2), {"failed_trials": "2 of 3"}), ((), {})):
         with subtests.test(broken=broken):
 
@@ -173,11 +171,13 @@ def test_failed_trials_are_counted_until_a_rerun_computes_them(subtests, vector_
                     raise NegbenchError("mend this")
                 return float(trial.number == 0)
 
-            book = StudyStore(tmp_path / "s", one.spec, trials=3)
+            book = StudyStore(tmp_path / "s", combination.spec, trials=3)
             book.requeue_failed()
             book.work(objective, print)
-            tuning, configs = _result(one, book, "")
+            tuning, configs = _result(combination, book, "")
             assert (tuning.trials, tuning.failed, tuning.best) == (3, len(broken), 1.0)
             assert _columns(tuning) == {**tuning.labels, "settings": "tuned", **facts}
             assert [config.seed for config in configs] == [0, 1]
-    assert [(tuning.error, configs) for tuning, configs in [_result(one, book, "mend this")]] == [("mend this", [])]
+    tuning, configs = _result(combination, book, "mend this")
+    assert tuning.error == "mend this"
+    assert configs == []

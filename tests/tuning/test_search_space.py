@@ -60,9 +60,11 @@ def test_a_share_of_the_gallery_stays_as_it_is():
 @pytest.mark.parametrize("epochs", [4, 7, 12, 30, 50])
 def test_every_number_of_definitions_gives_another_schedule(epochs):
     choices = ranges_of(build_space(base_of("qure", f"train.epochs={epochs}")))["schedule.n_def"]
-    listed = [tuple(resolve(base_of("qure", f"train.epochs={epochs}", f"schedule.n_def={n}")).schedule
-                    .refresh_epochs) for n in choices]  # fmt: skip
-    assert len(set(listed)) == len(choices)
+    schedules = set()
+    for n_def in choices:
+        config = resolve(base_of("qure", f"train.epochs={epochs}", f"schedule.n_def={n_def}"))
+        schedules.add(tuple(config.schedule.refresh_epochs))
+    assert len(schedules) == len(choices)
     assert 6 in choices
 
 
@@ -76,27 +78,39 @@ def test_start_and_width_become_the_band():
 
     assert band(0.1, 0.15) == (0.1, 0.25)  # right below the target
     assert band(0.4, 0.9) == (0.4, 1.0)  # cut at the end of the field's own range
+    assert set(ranges_of(build_space(base, fix=["strategy.beta"]))) == {"strategy.alpha", *SCHEDULE}
+
+
+def test_a_fixed_start_leaves_the_width():
     fixed = base_of("dqe", "strategy.alpha=0.3")
     narrow = build_space(fixed, fix=["strategy.alpha"])
     assert "strategy.alpha" not in ranges_of(narrow)
     assert narrow.config(fixed, {"strategy.beta-alpha": 0.25}, 0).strategy.options["beta"] == 0.55
-    assert set(ranges_of(build_space(base, fix=["strategy.beta"]))) == {"strategy.alpha", *SCHEDULE}
+
+
+def test_a_default_beyond_its_range_is_the_end():
     wide = base_of("shifted-top-k", "strategy.stop=2000")
     point = {"strategy.start+1": 51, "strategy.stop-start": 3000}
-    assert build_space(wide).config(wide, point, 0).strategy.options["stop"] == 2000  # a default beyond its range
+    assert build_space(wide).config(wide, point, 0).strategy.options["stop"] == 2000
 
 
 def test_a_window_is_searched_on_a_log_scale_from_rank_0(subtests):
     base = base_of("shifted-top-k")
-    first = {"strategy.start+1": 1, "strategy.stop-start": 2}
-    for search in ([], ["strategy.start=0:200:log"], ["strategy.start=0|7", "strategy.stop-start=2|16"]):
+    for search, start in (
+        ([], {"strategy.start+1": 1}),
+        (["strategy.start=0:200:log"], {"strategy.start+1": 1}),
+        (["strategy.start=0|7", "strategy.stop-start=2|16"], {"strategy.start": 0}),
+    ):
         with subtests.test(search=search):
             space = build_space(base, search=search)
-            point = first if "|" not in "".join(search) else {"strategy.start": 0, "strategy.stop-start": 2}
+            point = {**start, "strategy.stop-start": 2}
             options = space.config(base, point, 0).strategy.options
             assert (options["start"], options["stop"]) == (0, 2)
     assert ranges_of(build_space(base, search=["strategy.start=0:200:log"]))["strategy.start+1"] == (1, 201, True)
     assert ranges_of(build_space(base, search=["strategy.start=0:200"]))["strategy.start"] == (0, 200, False)
+
+
+def test_a_window_ends_with_the_gallery():
     small = base_of("shifted-top-k", "dataset.name=vectors", "backbone.name=vectors", "dataset.train_images=200")
     space = build_space(small)
     assert ranges_of(space)["strategy.start+1"] == (1, 200, True)  # up to the last rank, 199
@@ -150,7 +164,7 @@ def test_ranges_that_cannot_be(subtests, mistakes):
             assert "\n" not in str(error.value)
 
 
-def test_what_is_fixed_keeps_its_value_and_is_no_knob():
+def test_what_is_fixed_keeps_its_value_and_is_not_searched():
     plan = plan_study(Study(strategy="dqe", sets=("strategy.beta=0.7",), fix=("strategy.beta", "schedule.n_def")))
     assert plan.job.spec.config.strategy.options["beta"] == 0.7
     assert set(ranges_of(plan.job.spec.space)) == {"strategy.alpha", "schedule.warmup"}
