@@ -163,7 +163,8 @@ def qformer_state(s: Sizes, seed: int = 2) -> State:
 
 
 def blip2_state(s: Sizes) -> State:
-    return {**qformer_state(s), **{f"visual_encoder.{k}": v for k, v in tower_state(s).items()}}
+    tower = {f"visual_encoder.{name}": tensor for name, tensor in tower_state(s).items()}
+    return qformer_state(s) | tower
 
 
 def blip_state(s: Sizes) -> State:
@@ -183,7 +184,7 @@ def blip_state(s: Sizes) -> State:
     w.linear("text_proj", s.embed, s.width)
     w.linear("itm_head", 2, s.width)
     w.state["temp"] = torch.tensor(0.0513)
-    return {**{f"visual_encoder.{k}": v for k, v in vision.items()}, **w.state}
+    return {f"visual_encoder.{name}": tensor for name, tensor in vision.items()} | w.state
 
 
 # --- the forward pass ----------------------------------------------------------------------------------------------
@@ -214,7 +215,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, mask: Tensor | None =
 
 
 def act(name: str, x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x) if name == "quick_gelu" else 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+    if name == "quick_gelu":
+        return x * torch.sigmoid(1.702 * x)
+    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
 
 
 def patches(weight: Tensor, pixels: Tensor) -> Tensor:
@@ -255,11 +258,15 @@ def clip_tower(state: State, pixels: Tensor, s: Sizes) -> Tensor:
 
 
 def tower(state: State, pixels: Tensor, s: Sizes) -> Tensor:
-    return (eva_tower if s.tower == "eva_clip_g" else clip_tower)(state, pixels, s)
+    if s.tower == "eva_clip_g":
+        return eva_tower(state, pixels, s)
+    return clip_tower(state, pixels, s)
 
 
 def bert_attention(state: State, name: str, x: Tensor, keys: Tensor, heads: int, mask: Tensor | None) -> Tensor:
-    q, k, v = (linear(state, f"{name}.self.{part}", y) for part, y in (("query", x), ("key", keys), ("value", keys)))
+    q = linear(state, f"{name}.self.query", x)
+    k = linear(state, f"{name}.self.key", keys)
+    v = linear(state, f"{name}.self.value", keys)
     mixed = linear(state, f"{name}.output.dense", attention(q, k, v, heads, mask))
     return norm(state, f"{name}.output.LayerNorm", mixed + x, 1e-12)
 
@@ -357,7 +364,10 @@ class World:
     """A small model with its state dict, inputs and outputs."""
 
     def __init__(self, lavis: Any, sizes: Sizes, state: State, model: Any) -> None:
-        self.lavis, self.sizes, self.state, self.model = lavis, sizes, state, model
+        self.lavis = lavis
+        self.sizes = sizes
+        self.state = state
+        self.model = model
         self.pixels = lavis.pixels(sizes)
         self.tokens = model.tokenize(CAPTIONS)
         self.ids = self.tokens["input_ids"]

@@ -70,7 +70,8 @@ def test_transformers_folder(lavis, tmp_path, vision, text):
 
 
 def test_only_the_text_side_trains_with_frozen_images():
-    whole, text = (build(Blip, init="random", size="toy", frozen=frozen) for frozen in (None, "images"))
+    whole = build(Blip, init="random", size="toy", frozen=None)
+    text = build(Blip, init="random", size="toy", frozen="images")
     assert (whole.frozen_images, text.frozen_images) == (False, True)
     assert (Blip.freezes(whole.options), Blip.freezes(text.options)) == (False, True)
     trained = {name.split(".")[0] for name, parameter in text.named_parameters() if parameter.requires_grad}
@@ -99,25 +100,24 @@ def test_a_folders_tokenizer_and_image_processor(subtests, lavis, tmp_path):
             loaded = ours()
             tokens = loaded.tokenize(texts)
             theirs = BertTokenizer.from_pretrained(tmp_path)(texts)
-            for ids, mask, wanted in zip(
-                *(tokens[key] for key in ("input_ids", "attention_mask")), theirs["input_ids"], strict=True
-            ):
-                assert ids[mask.bool()].tolist() == wanted, wanted
+            rows = zip(tokens["input_ids"], tokens["attention_mask"], theirs["input_ids"], strict=True)
+            for ids, mask, want in rows:
+                assert ids[mask.bool()].tolist() == want, want
             hashes.add(loaded.identity.details["tokenizer_sha256"])
     assert len(hashes) == 3
     picture = Image.fromarray(np.random.default_rng(0).integers(256, size=(50, 50, 3), dtype=np.uint8))
     size = {"height": 32, "width": 32}
-    for asked in (
+    for settings in (
         {},
         {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]},
         {"resample": 2},
         {"do_normalize": False},
     ):
-        with subtests.test(asked=asked):
-            write("preprocessor_config.json", size=size, **asked)
+        with subtests.test(settings=settings):
+            write("preprocessor_config.json", size=size, **settings)
             theirs = BlipImageProcessorPil.from_pretrained(tmp_path)(picture, return_tensors="pt")["pixel_values"][0]
             assert difference(ours().preprocess(picture), theirs) < 1e-5
-            write("processor_config.json", image_processor={"size": size, **asked})  # counts before the other
+            write("processor_config.json", image_processor={"size": size, **settings})  # counts before the other
             write("preprocessor_config.json", image_mean=[0.9] * 3)
             assert difference(ours().preprocess(picture), theirs) < 1e-5
             (tmp_path / "processor_config.json").unlink()

@@ -78,7 +78,9 @@ def oracle(shared_data: Path) -> dict[str, Any]:
     return {
         "folder": folder,
         "config": {"vit_heads": 3, "qformer_heads": 4, "tower": "eva_clip_g", "image_size": 56, "max_txt_len": 32},
-        **{name: dict(np.load(folder / f"{name}.npz")) for name in ("inputs", "expected", "grads")},
+        "inputs": dict(np.load(folder / "inputs.npz")),
+        "expected": dict(np.load(folder / "expected.npz")),
+        "grads": dict(np.load(folder / "grads.npz")),
     }
 
 
@@ -192,8 +194,12 @@ def test_sprc_pooling(lavis, sizes):
 
 
 # changes of a folder's configuration: of the visual tower, of the text side
-SETTINGS = [({}, {}), ({"hidden_act": "quick_gelu"}, {"hidden_act": "relu"})]
-SETTINGS += [({"layer_norm_eps": 1e-2}, {}), ({}, {"layer_norm_eps": 1e-2})]
+SETTINGS = [
+    ({}, {}),
+    ({"hidden_act": "quick_gelu"}, {"hidden_act": "relu"}),
+    ({"layer_norm_eps": 1e-2}, {}),
+    ({}, {"layer_norm_eps": 1e-2}),
+]
 
 
 @pytest.mark.parametrize(("vision", "text"), SETTINGS, ids=str)
@@ -205,9 +211,10 @@ def test_a_folder_of_transformers(lavis, tmp_path, vision, text):
     tokens = ours.tokenize(["red dress"])
     pixels = torch.randn(1, 3, 28, 28, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        given = {"pixel_values": pixels, **{name: tokens[name] for name in ("input_ids", "attention_mask")}}
-        output = theirs(**given)
-        itm = theirs(**given, use_image_text_matching_head=True)
+        ids = tokens["input_ids"]
+        mask = tokens["attention_mask"]
+        output = theirs(pixel_values=pixels, input_ids=ids, attention_mask=mask)
+        itm = theirs(pixel_values=pixels, input_ids=ids, attention_mask=mask, use_image_text_matching_head=True)
         features = ours.image_features(pixels)
         scores = relevance(ours.text_queries(["red dress"]), ours.candidates(features))
         assert difference(ours.text_queries(tokens), output.text_embeds) < 1e-5
@@ -239,7 +246,8 @@ def test_what_lies_beside_the_weights_of_a_folder_is_said_and_not_read(lavis, tm
     logged.clear()
     beside = build(Blip2, weights=str(folder))
     assert beside.identity.details["weights_not_read"] == ["average.safetensors"]
-    assert any("is read, and not average.safetensors beside it" in record.getMessage() for record in logged)
+    notes = "\n".join(record.getMessage() for record in logged)
+    assert "is read, and not average.safetensors beside it" in notes
     assert torch.equal(beside.temperature, alone.temperature)
     assert folder / "average.safetensors" not in Blip2.outline(beside.options, 0).files
 
@@ -268,7 +276,8 @@ def test_folder_that_does_not_fit(subtests, lavis, tmp_path):
 
 @pytest.mark.usefixtures("offline")
 def test_hub_id_from_the_local_cache(lavis, tmp_path, subtests):
-    cache, revision = tmp_path / "hub", "0123456789012345678901234567890123456789"
+    cache = tmp_path / "hub"
+    revision = "0123456789012345678901234567890123456789"
     lavis.hub("blip2", cache / "models--org--small" / "snapshots" / revision)
     refs = cache / "models--org--small" / "refs"
     refs.mkdir()
@@ -296,17 +305,20 @@ def test_the_hub_is_asked_once_and_for_the_preferred_name_first(monkeypatch, tmp
     from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    asked: list[Any] = []
+    cache_reads = 0
+    downloads: list[Any] = []
 
-    def download(*_: object, **given: Any) -> str:
-        asked.append(given.get("allow_patterns") if not given.get("local_files_only") else "the cache")
-        if asked[-1] == "the cache":
+    def download(*_: object, allow_patterns: Any = None, local_files_only: bool = False, **__: Any) -> str:
+        nonlocal cache_reads
+        if local_files_only:
+            cache_reads += 1
             raise LocalEntryNotFoundError("not here")
+        downloads.append(allow_patterns)
         for name in ("b.bin", "config.json"):
             (tmp_path / name).touch()
         return str(tmp_path)
 
-    def unreachable(*_: object, **__: object) -> str:
+    def fail(*_: object, **__: object) -> str:
         raise ConnectionError("cannot connect\nwith many lines")
 
     files = [SimpleNamespace(rfilename=name) for name in ("c.bin", "b.bin", "config.json")]
@@ -314,14 +326,16 @@ def test_the_hub_is_asked_once_and_for_the_preferred_name_first(monkeypatch, tmp
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: SimpleNamespace(siblings=files))
     assert fetch("org/name", ["a.safetensors", "b.bin", "c.bin"], "mend", beside=("*.json",)) == tmp_path / "b.bin"
-    assert [each for each in asked if each != "the cache"] == [["b.bin", "*.json"]]
+    assert downloads == [["b.bin", "*.json"]]
     with pytest.raises(WeightsError, match=r"could not be downloaded \(it has no a.safetensors\): mend"):
         fetch("org/name", ["a.safetensors"], "mend")
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
-    asked.clear()
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fail)
+    cache_reads = 0
+    downloads.clear()
     with pytest.raises(WeightsError, match="cannot connect") as error:
         build(Blip2, weights="org/absent")
-    assert asked == ["the cache"]
+    assert cache_reads == 1
+    assert downloads == []
     assert "\n" not in str(error.value)
 
 
@@ -329,16 +343,17 @@ def test_the_hub_is_asked_once_and_for_the_preferred_name_first(monkeypatch, tmp
 def test_feature_key_depends_on_the_tower_and_not_on_the_rest(lavis, sizes):
     state = lavis.blip2_state(sizes)
     name = next(key for key in state if key.startswith("visual_encoder.") and "pos" in key)
-    key, other = (load(lavis, sizes, each).feature_key for each in (state, {**state, name: state[name] + 1}))
-    assert key != other
+    key = load(lavis, sizes, state).feature_key
+    assert load(lavis, sizes, {**state, name: state[name] + 1}).feature_key != key
     same = load(lavis, sizes, {**state, "query_tokens": state["query_tokens"] + 1}, pooling="text", seed=7)
     assert same.feature_key == key
 
 
 def outline(weights: str | None, **options: Any) -> Outline:
     """Return the outline of BLIP-2 that planning uses."""
-    given = {name: value for name, value in {"weights": weights, **options}.items() if value is not None}
-    return DataCache().outline(build_config([{"strategy": "qure", "backbone": {"name": "blip2", **given}}]))
+    if weights is not None:
+        options["weights"] = weights
+    return DataCache().outline(build_config([{"strategy": "qure", "backbone": {"name": "blip2", **options}}]))
 
 
 def test_planning_reads_no_weights(lavis, monkeypatch, tmp_path):
@@ -414,14 +429,15 @@ def test_trap_09_heads_are_not_in_the_tensors(lavis, sizes):
 
 
 def test_trap_11_mixed_dtypes_are_upcast(world):
-    mixed = {
-        name: tensor.half() if name.startswith("visual_encoder.") and tensor.ndim > 1 and "pos" not in name else tensor
-        for name, tensor in world.state.items()
-    }
-    assert any(tensor.dtype == torch.float16 for tensor in mixed.values())
+    mixed = dict(world.state)
+    upcast = dict(world.state)
+    for name, tensor in world.state.items():
+        if name.startswith("visual_encoder.") and tensor.ndim > 1 and "pos" not in name:
+            mixed[name] = tensor.half()
+            upcast[name] = tensor.half().float()
+    assert torch.float16 in {tensor.dtype for tensor in mixed.values()}
     model = load(world.lavis, world.sizes, mixed)
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    upcast = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in mixed.items()}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     expected = world.lavis.tower(upcast, world.pixels, world.sizes)
     assert relative(model.image_features(world.pixels), expected) < 1e-5
 
@@ -462,18 +478,17 @@ def test_trap_13_surplus_of_a_tower_file(subtests, world):
 
 
 def test_trap_14_wrong_tower_is_refused(lavis, sizes):
-    own = lavis.save(lavis.qformer_state(sizes), "pretrained.pth")
+    pretrained = lavis.save(lavis.qformer_state(sizes), "pretrained.pth")
     tower = lavis.save(lavis.tower_state(lavis.Sizes(tower=sizes.tower, vit=30)), "tower.pth")
     with pytest.raises(WeightsError, match=r"ln_vision\.weight \[24\] for \[30\].*crossattention"):
-        build(Blip2, weights=f"lavis:{own},tower={tower}", config=lavis.config(sizes))
+        build(Blip2, weights=f"lavis:{pretrained},tower={tower}", config=lavis.config(sizes))
 
 
 @one_tower
 def test_trap_16_captions_are_processed(world):
     messy = ["Is red: and  LONGER.", "Blue Dress!", "with longer sleeves, and a (zip)", world.lavis.captions[3] + ";"]
     clean = ["is red and longer", "blue dress", "with longer sleeves, and a zip", world.lavis.captions[3]]
-    messy_ids, clean_ids = (world.model.tokenize(texts)["input_ids"] for texts in (messy, clean))
-    assert torch.equal(messy_ids, clean_ids)
+    assert torch.equal(world.model.tokenize(messy)["input_ids"], world.model.tokenize(clean)["input_ids"])
     assert 4 not in world.model.tokenize(["a[MASK]b"])["input_ids"]  # the id of [MASK]
 
 
@@ -487,7 +502,7 @@ def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world):
     assert len({part.layer for part in dropouts}) == len(dropouts)
     assert not model.training
     model.train()
-    assert not any(part.training for part in model.vision_model.modules())
+    assert [name for name, part in model.vision_model.named_modules() if part.training] == []
     assert torch.equal(model.image_features(world.pixels), world.features)
     rows = Rows.of(0, 0, "query", torch.arange(len(world.features)))
     with computing(rows):
@@ -524,7 +539,10 @@ def test_a_step_too_far_leaves_the_temperature_positive(family):
 
 @pytest.mark.parametrize(("sizes", "freq", "layers"), [(TOWERS[0], 1, 1), (TOWERS[1], 3, 5)], indirect=["sizes"])
 def test_traps_08_22_23_depth_widths_and_cross_attention_are_the_checkpoints(lavis, sizes, freq, layers):
-    sizes.freq, sizes.vit_layers, sizes.tokens, sizes.embed = freq, layers, 3, 7
+    sizes.freq = freq
+    sizes.vit_layers = layers
+    sizes.tokens = 3
+    sizes.embed = 7
     world = world_of(lavis, sizes)
     crossing = [layer.has_cross_attention for layer in world.model.qformer.encoder.layer]
     assert crossing == [n % freq == 0 for n in range(sizes.layers)]
@@ -536,7 +554,8 @@ def test_traps_08_22_23_depth_widths_and_cross_attention_are_the_checkpoints(lav
 
 
 def test_trap_25_image_size_and_preprocessing(lavis, sizes, subtests):
-    sizes.grid, sizes.patch = 3, 8
+    sizes.grid = 3
+    sizes.patch = 8
     world = world_of(lavis, sizes)
     transform = world.model.transform
     assert world.model.image_size == transform.size == 24

@@ -62,19 +62,19 @@ def test_several_models_in_a_folder_are_refused_with_their_names(folder, case):
     assert "name one, weights=" in str(error.value)
 
 
-ONE = {
-    "formats of one model": (("open_clip_model.safetensors", "open_clip_pytorch_model.bin", "pytorch_model.bin"), 0),
-    "a trainer's own state": (("a.pt", "optimizer.pt", "scheduler.pt", "training_args.bin", "rng_state_0.pth"), 0),
-    "other files": (("a.pt", "vocab.json", "log.txt", "merges.txt"), 0),
+ONE = {  # the first is the model
+    "formats of one model": ("open_clip_model.safetensors", "open_clip_pytorch_model.bin", "pytorch_model.bin"),
+    "a trainer's own state": ("a.pt", "optimizer.pt", "scheduler.pt", "training_args.bin", "rng_state_0.pth"),
+    "other files": ("a.pt", "vocab.json", "log.txt", "merges.txt"),
 }
 
 
 @pytest.mark.parametrize("case", ONE)
 def test_one_model_in_a_folder_is_found(tmp_path, case):
-    names, place = ONE[case]
-    write(tmp_path, *names)
+    model, *others = ONE[case]
+    write(tmp_path, model, *others)
     formats = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-    assert one_checkpoint(tmp_path, formats, ("pytorch_model.bin",)) == (tmp_path / names[place],)
+    assert one_checkpoint(tmp_path, formats, ("pytorch_model.bin",)) == (tmp_path / model,)
 
 
 TRAINERS = {
@@ -93,7 +93,7 @@ def test_a_folder_that_has_to_be_converted_says_how(folder, case):
         Clip.load(ClipOptions(weights=str(folder)))
 
 
-def sharded(folder: Path, state: dict[str, Tensor], stem: str, count: int = 3) -> list[Path]:
+def save_shards(folder: Path, state: dict[str, Tensor], stem: str, count: int = 3) -> list[Path]:
     names = sorted(state)
     files = [folder / f"{stem}-{part + 1:05}-of-{count:05}.safetensors" for part in range(count)]
     for part, file in enumerate(files):
@@ -103,17 +103,17 @@ def sharded(folder: Path, state: dict[str, Tensor], stem: str, count: int = 3) -
 
 def test_shards_are_read_as_one_checkpoint(subtests, folder):
     state = weights()
-    files = sharded(folder, state, "open_clip_model")
+    files = save_shards(folder, state, "open_clip_model")
     expected = Clip.load(ClipOptions(init="random", size="toy")).clip
     expected.load_state_dict(state)
     index = folder / "open_clip_model.safetensors.index.json"
-    index.write_text(
-        json.dumps({"weight_map": dict.fromkeys(state, files[0].name) | {"z": files[2].name, "y": files[1].name}})
-    )
+    places = dict.fromkeys(state, files[0].name) | {"z": files[2].name, "y": files[1].name}
+    index.write_text(json.dumps({"weight_map": places}))
     for spec in (folder, files[1], index):
         with subtests.test(spec=spec):
             loaded = Clip.load(ClipOptions(weights=str(spec))).clip.state_dict()
-            assert all(torch.equal(loaded[name], tensor) for name, tensor in expected.state_dict().items())
+            for name, tensor in expected.state_dict().items():
+                assert torch.equal(loaded[name], tensor), name
     outline = Clip.outline(ClipOptions(weights=str(folder)), 0)
     assert sorted(outline.files) == files
     files[1].unlink()
@@ -126,7 +126,7 @@ def test_shards_are_read_as_one_checkpoint(subtests, folder):
 
 
 def test_a_name_in_two_shards_is_refused(folder):
-    files = sharded(folder, weights(), "open_clip_model", 2)
+    files = save_shards(folder, weights(), "open_clip_model", 2)
     shutil.copy(files[0], files[1])
     with pytest.raises(WeightsError, match="as another shard does"):
         Clip.load(ClipOptions(weights=str(folder)))
@@ -179,8 +179,9 @@ def test_of_two_models_in_a_file_the_user_names_one(subtests, folder):
             assert torch.equal(clip.clip.state_dict()["visual.proj"], average["visual.proj"])
     with pytest.raises(WeightsError, match=r"no tensor of the model stands behind prefix=other: its names begin with"):
         Clip.load(ClipOptions(weights=f"{folder},prefix=other"))
-    keys = [Clip.outline(ClipOptions(weights=f"{folder},prefix={prefix}"), 0).key for prefix in ("ema_model", "")]
-    assert keys[0] != keys[1]
+    average_outline = Clip.outline(ClipOptions(weights=f"{folder},prefix=ema_model"), 0)
+    plain_outline = Clip.outline(ClipOptions(weights=f"{folder},prefix="), 0)
+    assert average_outline.key != plain_outline.key
 
 
 AVERAGES = {
@@ -194,7 +195,9 @@ def with_states(parts: Any) -> Any:
     """Put state dicts of seed 1 and 2 in the place of these numbers."""
     if isinstance(parts, dict):
         return {key: with_states(value) for key, value in parts.items()}
-    return weights(parts) if isinstance(parts, int) else parts
+    if isinstance(parts, int):
+        return weights(parts)
+    return parts
 
 
 @pytest.mark.parametrize("case", AVERAGES)
@@ -213,13 +216,13 @@ def test_an_average_without_names_is_no_second_choice_in_silence(folder, share):
     shadow = [*weights(2).values()]
     shadow = shadow[: int(len(shadow) * share)]
     torch.save({"model": weights(), "ema": {"decay": 0.99, "shadow_params": shadow}}, folder / "best.pt")
-    given = str(folder)
+    source = str(folder)
     if share == 1:
         text = rf"holds the state dict model, and as ema\.shadow_params {len(shadow)} tensors without names.*,key=model"
         with pytest.raises(WeightsError, match=text):
-            Clip.load(ClipOptions(weights=given))
-        given = f"{folder},key=model"
-    clip = Clip.load(ClipOptions(weights=given))
+            Clip.load(ClipOptions(weights=source))
+        source = f"{folder},key=model"
+    clip = Clip.load(ClipOptions(weights=source))
     assert torch.equal(clip.clip.state_dict()["visual.proj"], weights()["visual.proj"])
 
 
@@ -255,11 +258,11 @@ def test_a_whole_model_without_prefix_is_left_alone():
 
 
 def _zip(*names: str) -> bytes:
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as archive:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
         for name in names:
             archive.writestr(name, "x")
-    return held.getvalue()
+    return content.getvalue()
 
 
 KINDS = {
@@ -319,9 +322,8 @@ def transformers_folder(tmp_path: Path) -> Path:
 
 def add_adapter(folder: Path, base: str | None = None, place: str = "vision_model.encoder.layers.0") -> None:
     key = f"base_model.model.{place}.self_attn.q_proj.lora_"
-    save_file(
-        {f"{key}A.weight": torch.ones(4, 8), f"{key}B.weight": torch.ones(8, 4)}, folder / "adapter_model.safetensors"
-    )
+    tensors = {f"{key}A.weight": torch.ones(4, 8), f"{key}B.weight": torch.ones(8, 4)}
+    save_file(tensors, folder / "adapter_model.safetensors")
     config = {
         "peft_type": "LORA",
         "r": 4,
@@ -357,9 +359,9 @@ def test_an_adapter_is_merged_by_peft(transformers_folder, tmp_path, alone, logg
     name = "vision_model.encoder.layers.0.self_attn.q_proj.weight"
     difference = merged._model.state_dict()[name] - plain._model.state_dict()[name]
     torch.testing.assert_close(difference, torch.full((8, 8), 8.0))  # alpha 8 / rank 4, and four ones times one
-    said = logged.pop().getMessage()
-    assert "its adapter (adapter_config.json) is merged" in said
-    assert "it holds nothing for base_model.model.text_model.encoder.layers.0.self_attn.q_proj.lora_A" in said
+    note = logged.pop().getMessage()
+    assert "its adapter (adapter_config.json) is merged" in note
+    assert "it holds nothing for base_model.model.text_model.encoder.layers.0.self_attn.q_proj.lora_A" in note
 
 
 @pytest.mark.parametrize("place", ["model.vision_model.encoder.layers.0", "vision_model.encoder.layers.7"])

@@ -44,10 +44,12 @@ def weights(seed: int = 1) -> dict[str, Tensor]:
     """Return a state dict in open_clip's format in which every tensor affects the output."""
     model = _open_clip.build(_open_clip.TOY, seed)
     generator = torch.Generator().manual_seed(seed)
-    state = {
-        name: t + 0.1 * torch.randn(t.shape, generator=generator) if name != "logit_scale" else torch.tensor(3.0)
-        for name, t in model.state_dict().items()
-    }
+    state = {}
+    for name, tensor in model.state_dict().items():
+        if name == "logit_scale":
+            state[name] = torch.tensor(3.0)
+        else:
+            state[name] = tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
     state["token_embedding.weight"] *= 10
     return state
 
@@ -113,9 +115,8 @@ def test_scores_are_those_of_open_clips_encoders(tmp_path, activation, projectio
         features = clip.image_features(pixels())
         assert torch.equal(features, plain.image_features(pixels()))
         image = F.normalize(project_image(theirs.encode_image(pixels())), dim=-1)
-        text, described = (
-            F.normalize(project_text(theirs.encode_text(tokenize(texts))), dim=-1) for texts in (TEXTS, REFERENCES)
-        )
+        text = F.normalize(project_text(theirs.encode_text(tokenize(TEXTS))), dim=-1)
+        described = F.normalize(project_text(theirs.encode_text(tokenize(REFERENCES))), dim=-1)
         torch.testing.assert_close(clip.candidates(features)[:, 0], image)
         torch.testing.assert_close(clip.text_queries(TEXTS), text)
         torch.testing.assert_close(clip.queries(features, TEXTS), gated(clip, image, text))
@@ -141,9 +142,13 @@ def test_every_published_format_gives_the_same_scores(tmp_path):
     inside = tensors(folder / "open_clip_model.safetensors", state)
     hub(tmp_path, "whole", state, config)
     hub(tmp_path, "openai", state)
-    wrapped = {"epoch": 3, "name": "run", "state_dict": {f"module.{k}": v for k, v in state.items()}, "optimizer": {}}
-    two = {"CLIP": weights(2), "ema": {f"model.clip_model._orig_mod.{k}": v for k, v in state.items()}}
-    openai = {**state, **{k: torch.tensor(n) for k, n in zip(_open_clip._OPENAI_KEYS, (32, 77, 49408), strict=True)}}
+    in_module = {f"module.{name}": tensor for name, tensor in state.items()}
+    wrapped = {"epoch": 3, "name": "run", "state_dict": in_module, "optimizer": {}}
+    compiled = {f"model.clip_model._orig_mod.{name}": tensor for name, tensor in state.items()}
+    two = {"CLIP": weights(2), "ema": compiled}
+    openai = dict(state)
+    for key, number in zip(_open_clip._OPENAI_KEYS, (32, 77, 49408), strict=True):
+        openai[key] = torch.tensor(number)
     named: dict[str, dict[str, Any]] = {
         "plain": {"weights": str(tensors(tmp_path / "a.pt", state)), "activation": "quick_gelu"},
         "training": {"weights": str(tensors(tmp_path / "b.pt", wrapped)), "activation": "quick_gelu"},
@@ -207,7 +212,10 @@ def test_an_archive_of_code_is_refused(tmp_path, name, fetched):
 @pytest.mark.parametrize("prefix", ["", "module."], ids=["as published", "of DataParallel"])
 def test_clip4cirs_combiner_is_named(prefix, tmp_path):
     layers = ("text_projection_layer", "image_projection_layer", "combiner_layer", "output_layer")
-    state = {f"{prefix}{layer}.{part}": torch.zeros(2) for layer in layers for part in ("weight", "bias")}
+    state = {}
+    for layer in layers:
+        state[f"{prefix}{layer}.weight"] = torch.zeros(2)
+        state[f"{prefix}{layer}.bias"] = torch.zeros(2)
     torch.save({"epoch": 3, "Combiner": state}, tmp_path / "combiner.pt")
     with pytest.raises(WeightsError, match=r"combiner\.pt is CLIP4Cir's Combiner, .* fine-tuned CLIP"):
         build(Clip, model="ViT-Toy", weights=str(tmp_path / "combiner.pt"), activation="gelu")
@@ -221,8 +229,10 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch():
         "open_clip_model.safetensors of timm/vit_base_patch32_clip_224.openai is not cached and could not be"
     )
     assert "hf download timm/vit_base_patch32_clip_224.openai open_clip_model.safetensors" in line
-    given = ("weights=FILE", "model=ViT-B-32-quickgelu", "activation=quick_gelu")
-    assert " ".join(f"--set backbone.{each}" for each in given) in line
+    assert (
+        "--set backbone.weights=FILE --set backbone.model=ViT-B-32-quickgelu --set backbone.activation=quick_gelu"
+        in line
+    )
     assert "--set backbone.init=random --set backbone.size=toy --set backbone.weights=null" in line
     assert "\n" not in line
 
@@ -318,10 +328,10 @@ def test_gamma_zero_keeps_the_encoders_as_they_are():
     _loss(clip).backward()
     optimizer.step()
     encoders = {name for name in before if clip._rate(name) == 0}
-    moved = {name for name, parameter in clip.named_parameters() if not torch.equal(parameter, before[name])}
+    changed = {name for name, parameter in clip.named_parameters() if not torch.equal(parameter, before[name])}
     assert encoders
-    assert not encoders & moved
-    assert moved
+    assert not encoders & changed
+    assert changed
 
 
 def test_batch_normalisation_keeps_its_statistics(monkeypatch):
@@ -333,7 +343,7 @@ def test_batch_normalisation_keeps_its_statistics(monkeypatch):
     clip = build(Clip, model="RN-Toy", init="random", frozen=False).train()
     before = {name: buffer.clone() for name, buffer in clip.named_buffers()}
     _loss(clip).backward()
-    assert any("running_mean" in name for name in before)
+    assert [name for name in before if "running_mean" in name]
     for name, buffer in clip.named_buffers():
         torch.testing.assert_close(buffer, before[name], rtol=0, atol=0)
     assert clip.clip.visual.bn1.weight.grad is not None
@@ -373,13 +383,14 @@ def test_sub_queries_are_of_the_texts_token_features(subtests):
         words = theirs.ln_final(theirs.transformer(x, attn_mask=theirs.attn_mask))
         image = F.normalize(theirs.encode_image(pixels()), dim=-1)
         query = gated(clip, image, F.normalize(theirs.encode_text(ids), dim=-1))
-        wanted = clip.attributes(query, words, {aspect: clip.tokenize(TEXTS)[aspect] for aspect in ("colour", "shape")})
+        tokens = clip.tokenize(TEXTS)
+        want = clip.attributes(query, words, {"colour": tokens["colour"], "shape": tokens["shape"]})
         sub_queries = clip.sub_queries(features, TEXTS)
-        for aspect, sub in wanted.items():
+        for aspect, sub in want.items():
             with subtests.test(aspect=aspect):
                 torch.testing.assert_close(sub_queries[aspect].embeddings, sub.embeddings)
                 torch.testing.assert_close(sub_queries[aspect].weight, sub.weight)
-        torch.testing.assert_close(clip.queries(features, TEXTS), clip.attributes.combine(query, wanted))
+        torch.testing.assert_close(clip.queries(features, TEXTS), clip.attributes.combine(query, want))
     assert toy().sub_queries(features, TEXTS) == {}
 
 
@@ -394,16 +405,18 @@ def test_the_feature_key_is_the_towers_and_the_preprocessings(tmp_path):
 
 
 def test_only_the_text_encoder_trains_with_frozen_images():
-    whole, text, none = (toy(frozen=frozen) for frozen in (False, "images", True))
+    whole = toy(frozen=False)
+    text = toy(frozen="images")
+    none = toy(frozen=True)
     assert (whole.frozen_images, text.frozen_images, none.frozen_images) == (False, True, True)
     assert text.feature_key == none.feature_key  # the stored features are the same
     features = text.image_features(pixels())
     assert not features.requires_grad
     torch.testing.assert_close(features, none.image_features(pixels()))
     trained = {name for name, parameter in text.named_parameters() if parameter.requires_grad}
-    assert not any(name.startswith("clip.visual.") for name in trained)
-    by_side = {name for name, _ in text.clip.named_parameters() if not name.startswith("visual.")}
-    assert {f"clip.{name}" for name in by_side} <= trained
+    assert {name for name in trained if name.startswith("clip.visual.")} == set()
+    of_text = {name for name, _ in text.clip.named_parameters() if not name.startswith("visual.")}
+    assert {f"clip.{name}" for name in of_text} <= trained
     text.train()
     assert not text.clip.visual.training
     assert text.clip.transformer.training

