@@ -36,7 +36,7 @@ def picked_answer(document: Mapping[str, Any], metric: str, main: str, covered: 
     own_settings = [picked for picked in settings if picked.labels.get("settings") != COMMON]
     common_settings = [picked for picked in settings if picked.labels.get("settings") == COMMON]
     sentences = _describe_choice(own_settings, how, covered)
-    if any(picked.known for picked in common_settings):
+    if any(picked.means for picked in common_settings):
         sentences.append(f"The best on average, in the rows of {COMMON} settings: {_members(common_settings)}.")
     return [" ".join([*sentences, *_compare_tables(own_settings)])]
 
@@ -78,7 +78,7 @@ def _members(settings: Sequence[ChosenSetting]) -> str:
     """'0.003 for qure and dqe; 0.001 for top-k', the highest first, without groups whose trials all failed."""
     names_by_value: dict[str, list[str]] = {}
     for name, picked in _highest_first(settings):
-        if picked.known:
+        if picked.means:
             names_by_value.setdefault(_value(picked), []).append(name)
     return "; ".join(f"{value} for {join_names(names, _NAMED)}" for value, names in names_by_value.items())
 
@@ -89,7 +89,7 @@ def _describe_choice(settings: Sequence[ChosenSetting], how: str, covered: Seque
     failed = []
     outside = []
     for name, picked in _highest_first(settings):
-        if not picked.known:
+        if not picked.means:
             failed.append(name)
             continue
         if picked.at_end:
@@ -141,7 +141,7 @@ def _compare_tables(settings: Sequence[ChosenSetting]) -> list[str]:
     tables = group_by(settings, lambda picked: group_key({**picked.labels, "strategy": ""}))
     sentences = []
     for rows in tables.values():
-        sentence = _compare_strategies([picked for picked in rows if picked.known])
+        sentence = _compare_strategies([picked for picked in rows if picked.means])
         if sentence:
             sentences.append(sentence)
     return sentences[:_TABLES]
@@ -151,18 +151,18 @@ def _compare_strategies(rows: Sequence[ChosenSetting]) -> str:
     """Compare a table's highest strategy with those that have another setting; '' if there is none."""
     if len({picked.setting for picked in rows}) < 2:
         return ""
-    highest = max(rows, key=lambda picked: picked.known[picked.setting])
+    highest = max(rows, key=lambda picked: picked.means[picked.setting])
     common = _common(rows, highest.setting)
     what = _what(highest)
     parts = []
     for picked in rows:
         if picked.setting == highest.setting:
             continue
-        apart = highest.known[highest.setting] - picked.known[picked.setting]
+        apart = highest.means[highest.setting] - picked.means[picked.setting]
         text = f"{percent(apart)} points between {highest.labels['strategy']} and {picked.labels['strategy']}"
         text += f" at their own {what}s"
         if common is not None:
-            text += f", {_at_common(highest.known[common] - picked.known[common])}"
+            text += f", {_at_common(highest.means[common] - picked.means[common])}"
         parts.append(text)
     where = f"On the {number(highest.queries)} queries of the trials"
     if common is not None:
@@ -180,7 +180,7 @@ def _at_common(apart: float) -> str:
 def _common(rows: Sequence[ChosenSetting], configured: TrialSetting) -> TrialSetting | None:
     """Return the setting with the highest mean over these strategies, of those that all finished; None without one."""
     means = {}
-    for setting in rows[0].known:
-        if all(setting in picked.known for picked in rows):
-            means[setting] = sum(picked.known[setting] for picked in rows) / len(rows)
+    for setting in rows[0].means:
+        if all(setting in picked.means for picked in rows):
+            means[setting] = sum(picked.means[setting] for picked in rows) / len(rows)
     return best_setting(means, configured) if means else None

@@ -76,8 +76,8 @@ class Cell:
 
 def _cell(run: PlannedRun, given: RunConfig, columns: Mapping[str, Value], runs: Path) -> Cell:
     """Return the cell of a planned run, with the folder of this run if there is one."""
-    stored = best_of(runs, run.hash)
-    return Cell(run, given, columns, None if stored is None else stored.run_id, run.remarks)
+    folder = best_of(runs, run.hash)
+    return Cell(run, given, columns, None if folder is None else folder.run_id, run.remarks)
 
 
 def plan_cells(
@@ -102,18 +102,18 @@ def plan_cells(
         OptionError: two cells are the same run in the same row.
     """
     cells: list[Cell] = []
-    seen: set[tuple[str, str]] = set()
+    rows: set[tuple[str, str]] = set()
     with display.stage("prepare", total=len(configs)) as advance:
         for number, config in enumerate(configs):
             values = columns[number] if columns else {}
             run = plan_run(config, cache, runs)
             cell = _cell(run, config, cell_columns(run.config, run.dataset, values), runs)
             row = (run.hash, str([(axis, values[axis]) for axis in AXES if axis in values]))
-            if row in seen:
+            if row in rows:
                 raise OptionError(
                     f"strategy {cell.labels['strategy']} with seed {config.seed} is named twice: name it once"
                 )
-            seen.add(row)
+            rows.add(row)
             cells.append(cell)
             advance(1)
     return _shorten_labels(cells)
@@ -121,11 +121,16 @@ def plan_cells(
 
 def _shorten_labels(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells with paths in their labels cut to names of files."""
-    texts = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
+    strategies = short(cell.labels["strategy"] for cell in cells)
+    losses = short(cell.labels["loss"] for cell in cells)
+    backbones = short(cell.labels["backbone"] for cell in cells)
     shortened = []
     for cell in cells:
-        labels = {axis: short_of[cell.labels[axis]] for axis, short_of in texts.items()}
-        shortened.append(replace(cell, columns={**cell.columns, **labels}))
+        columns = dict(cell.columns)
+        columns["strategy"] = strategies[cell.labels["strategy"]]
+        columns["loss"] = losses[cell.labels["loss"]]
+        columns["backbone"] = backbones[cell.labels["backbone"]]
+        shortened.append(replace(cell, columns=columns))
     return shortened
 
 

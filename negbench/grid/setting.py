@@ -113,12 +113,12 @@ class ChosenSetting:
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Self:
         """Read a row of comparison.json, also of an older version, whose trials had one seed."""
-        known = {key: value for key, value in row.items() if key not in ("seed", "error", "lr", "temperature")}
-        seeds = row["seeds"] if "seeds" in row else [row["seed"]]
-        tried = tuple((TrialSetting(*setting), value) for *setting, value in row["tried"])
-        runs = tuple((TrialSetting(*setting), tuple(names)) for *setting, names in row.get("runs", ()))
-        setting = TrialSetting(row["lr"], row.get("temperature"))
-        return cls(**{**known, "seeds": tuple(seeds), "setting": setting, "tried": tried, "runs": runs})
+        fields = {key: value for key, value in row.items() if key not in ("seed", "error", "lr", "temperature")}
+        fields["seeds"] = tuple(row["seeds"] if "seeds" in row else [row["seed"]])
+        fields["setting"] = TrialSetting(row["lr"], row.get("temperature"))
+        fields["tried"] = tuple((TrialSetting(*setting), value) for *setting, value in row["tried"])
+        fields["runs"] = tuple((TrialSetting(*setting), tuple(names)) for *setting, names in row.get("runs", ()))
+        return cls(**fields)
 
     def plain(self) -> dict[str, Any]:
         """Return the row of comparison.json; it names temperatures only if one was chosen."""
@@ -132,8 +132,8 @@ class ChosenSetting:
         return row
 
     @property
-    def known(self) -> dict[TrialSetting, float]:
-        """Setting -> metric of the settings whose trials are finished, lowest first."""
+    def means(self) -> dict[TrialSetting, float]:
+        """Setting -> mean metric of its trials, of the settings whose trials are finished, lowest first."""
         return {setting: value for setting, value in self.tried if value is not None}
 
     @property
@@ -154,8 +154,8 @@ class ChosenSetting:
         return bool(self.further_rates or self.further_temperatures)
 
     def _best(self) -> list[TrialSetting]:
-        known = self.known
-        return [setting for setting, value in known.items() if value == max(known.values())]
+        means = self.means
+        return [setting for setting, mean in means.items() if mean == max(means.values())]
 
 
 def _parts(setting: TrialSetting) -> tuple[float] | tuple[float, Temperature]:

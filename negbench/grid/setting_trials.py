@@ -207,7 +207,7 @@ class SettingTrials:
         temperatures: set[float] = set()
         for trials in table.values():
             picked = self._pick(trials, runs)
-            if len(picked.known) == len(picked.tried):
+            if len(picked.means) == len(picked.tried):
                 rates |= {_round_value(rate) for rate in picked.further_rates}
                 temperatures |= {_round_value(temperature) for temperature in picked.further_temperatures}
         return rates, temperatures
@@ -424,12 +424,12 @@ def _best_on_average(table: Sequence[ChosenSetting], configured: TrialSetting) -
 
     Groups without a finished trial do not count; the others must all have finished the setting.
     """
-    means_by_group = [picked.known for picked in table if picked.known]
+    means_by_group = [picked.means for picked in table if picked.means]
     averages = {}
     for setting, _ in table[0].tried:  # all groups of a table try the same settings
-        means = [means[setting] for means in means_by_group if setting in means]
-        if means and len(means) == len(means_by_group):
-            averages[setting] = sum(means) / len(means)
+        values = [means[setting] for means in means_by_group if setting in means]
+        if values and len(values) == len(means_by_group):
+            averages[setting] = sum(values) / len(values)
     return best_setting(averages, configured)
 
 
