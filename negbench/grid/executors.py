@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -108,7 +108,7 @@ class Processes:
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """See `Executor`; tasks start in the order given."""
-        pending = list(enumerate(tasks))[::-1]
+        pending = deque(enumerate(tasks))
         deaths: Counter[int] = Counter()
         active: dict[Connection, _Worker] = {}
         # An idle worker sends nothing: a readable pipe is a closed one. `process.is_alive` learns of a death later.
@@ -128,7 +128,7 @@ class Processes:
                         deaths[index] += 1
                         event = death(index, f"its worker process {worker.end()}", deaths[index], self.retries)
                         if event.kind == "note":
-                            pending.append((index, tasks[index]))
+                            pending.appendleft((index, tasks[index]))
                         yield event
                         if pending:
                             self._start_task(function, pending, active)
@@ -143,9 +143,9 @@ class Processes:
             _terminate(active.values(), self.grace)
 
     def _start_task(
-        self, function: Function, pending: list[tuple[int, Any]], active: "dict[Connection, _Worker]"
+        self, function: Function, pending: deque[tuple[int, Any]], active: "dict[Connection, _Worker]"
     ) -> None:
-        """Move the last pending task to an idle worker or else to a new one, which is then active."""
+        """Give the next pending task to an idle worker or else to a new one, which is then active."""
         worker = self.idle.pop() if self.idle else self._new_worker(function, active.values())
         worker.take(pending)
         active[worker.pipe] = worker
@@ -180,9 +180,9 @@ class _Worker:
         worker_end.close()
         return cls(process, parent_end, function, place)
 
-    def take(self, pending: list[tuple[int, Any]]) -> None:
-        """Pop the last pending task and send it to the worker."""
-        self.index, task = pending.pop()
+    def take(self, pending: deque[tuple[int, Any]]) -> None:
+        """Remove the next pending task and send it to the worker."""
+        self.index, task = pending.popleft()
         with suppress(OSError):  # already dead: the next read shows it
             self.pipe.send((self.index, task))
 

@@ -244,10 +244,10 @@ def _of_range(name: str, default: Any, span: Range) -> SearchRange:
     number = int if isinstance(default, int) else float
     low = min(number(span.low), default)
     high = max(number(span.high), default)
-    return _from_zero(SearchRange(key, default, low, high, span.log))
+    return _shift_from_zero(SearchRange(key, default, low, high, span.log))
 
 
-def _from_zero(searched: SearchRange) -> SearchRange:
+def _shift_from_zero(searched: SearchRange) -> SearchRange:
     """Return a range that can be searched as it says: a log scale that starts at 0 is moved by one."""
     if not searched.log or searched.low > 0:
         return searched
@@ -323,7 +323,7 @@ def parse_search(text: str, full: ResolvedConfig, ranges: Mapping[str, SearchRan
         raise OptionError(f"{flag}: expected low < high{', and low > 0 on a log scale' if log else ''}")
     if default is None or isinstance(default, str):  # a share of the gallery is no number of images
         raise OptionError(f"{flag}: the default of {key} is not a number; set one first with --set {key}=...")
-    return _from_zero(replace(searched, low=low, high=high, log=log, choices=()))
+    return _shift_from_zero(replace(searched, low=low, high=high, log=log, choices=()))
 
 
 def _parse_ends(low_text: str, high_text: str, default: Any, flag: str) -> tuple[float, float]:
