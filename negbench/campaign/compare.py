@@ -50,8 +50,13 @@ def _choose_settings(
         missing = [cell for cell in trials.cells if cell.hash not in computed]
         if not missing:
             return replace(planned, trials=trials).at_best_settings(), outcomes
-        further = later_epochs + trials.further_epochs()
-        outcomes += yield Round(planned.trials_folder, missing, list(outcomes), planned.cells, further)
+        outcomes += yield Round(
+            planned.trials_folder,
+            missing,
+            before=list(outcomes),
+            ahead=planned.cells,
+            later_epochs=later_epochs + trials.further_epochs(),
+        )
         trials = trials.extend(planned.folder.path.parent, DATA)
 
 

@@ -124,7 +124,6 @@ class Tracker:
     def _open_client(self) -> MlflowClient:
         from mlflow.tracking import MlflowClient
         from mlflow.utils import request_utils
-        from sqlalchemy import create_engine
 
         for name in ("mlflow", "alembic", "sqlalchemy"):  # lines for each table, tracebacks of what is raised as well
             logger = logging.getLogger(name)
@@ -137,14 +136,21 @@ class Tracker:
         notes(self._set_aside())
         check_database(self.uri)
         if self.uri.startswith(("postgresql", "mysql", "mssql")):
-            patience.within(patience.PATIENCE, self.uri, lambda: create_engine(self.uri).connect().close())
+            patience.within(patience.PATIENCE, self.uri, self._connect)
         if self._is_server:
             adapter = patience.bound_adapter(request_utils.TCPKeepAliveHTTPAdapter)
             request_utils.TCPKeepAliveHTTPAdapter = adapter  # type: ignore[misc, assignment]
         client = MlflowClient(tracking_uri=self.uri)
         if not self._is_file:
-            patience.within(patience.seconds_for(), self.uri, lambda: client.search_experiments(max_results=1))
+            ask = partial(client.search_experiments, max_results=1)
+            patience.within(patience.seconds_for(), self.uri, ask)
         return client
+
+    def _connect(self) -> None:
+        """Connect to the database, which raises if it refuses."""
+        from sqlalchemy import create_engine
+
+        create_engine(self.uri).connect().close()
 
     @property
     def _is_file(self) -> bool:
