@@ -204,7 +204,7 @@ def _idle_settings(options: Compare, cells: Sequence[Cell]) -> list[str]:
     rows = []
     for cell in cells:
         name = " ".join(cell.labels[axis] for axis in ("strategy", "point") if axis in cell.labels)
-        rows.append((name, cell.given, cell.config))
+        rows.append((name, cell.config_as_read, cell.config))
     return check_idle(rows, (*options.sets, *options.dials), DATA)
 
 

@@ -27,7 +27,7 @@ class Cell:
 
     Attributes:
         run: the planned run.
-        given: its configuration as read, without the defaults.
+        config_as_read: its configuration without the defaults.
         columns: of comparison.json: its value on each axis of `AXES`, as tables print it; typed ones: `plugin` (the
             strategy's), and the values of dials and numbers of negatives.
         folder: name of the run's folder.
@@ -35,7 +35,7 @@ class Cell:
     """
 
     run: PlannedRun
-    given: RunConfig
+    config_as_read: RunConfig
     columns: Mapping[str, Value]
     folder: str | None = None
     remarks: tuple[str, ...] = ()
@@ -70,14 +70,14 @@ class Cell:
 
     def at_seed(self, seed: int, runs: Path, cache: DataCache) -> Cell:
         """Return the cell of another seed, with the same value on each axis."""
-        cell = self.with_config(self.given.model_copy(update={"seed": seed}), runs, cache)
+        cell = self.with_config(self.config_as_read.model_copy(update={"seed": seed}), runs, cache)
         return replace(cell, remarks=self.remarks)
 
 
-def _cell(run: PlannedRun, given: RunConfig, columns: Mapping[str, Value], runs: Path) -> Cell:
+def _cell(run: PlannedRun, config_as_read: RunConfig, columns: Mapping[str, Value], runs: Path) -> Cell:
     """Return the cell of a planned run, with the folder of this run if there is one."""
     folder = best_of(runs, run.hash)
-    return Cell(run, given, columns, None if folder is None else folder.run_id, run.remarks)
+    return Cell(run, config_as_read, columns, None if folder is None else folder.run_id, run.remarks)
 
 
 def plan_cells(

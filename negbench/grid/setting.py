@@ -38,13 +38,13 @@ class TrialSetting:
         return cls(config.train.lr, config.loss.options.get("tau") or LEARNED)
 
     @property
-    def fixed(self) -> float | None:
+    def fixed_temperature(self) -> float | None:
         """The number at which the loss fixes the temperature; None if it is learned, or not chosen."""
         return float(self.temperature) if isinstance(self.temperature, int | float) else None
 
     def __lt__(self, other: TrialSetting) -> bool:
         """Whether its rate is lower or, of one rate, its temperature, the learned one first."""
-        return (self.lr, self.fixed or 0.0) < (other.lr, other.fixed or 0.0)
+        return (self.lr, self.fixed_temperature or 0.0) < (other.lr, other.fixed_temperature or 0.0)
 
     def __str__(self) -> str:
         """'lr=0.01', or 'lr=0.01, tau=0.07'."""
@@ -55,9 +55,9 @@ class TrialSetting:
         """'0.01', or '0.01 at a temperature of 0.07'."""
         if self.temperature is None:
             return f"{self.lr:g}"
-        if self.fixed is None:
+        if self.fixed_temperature is None:
             return f"{self.lr:g} with a learned temperature"
-        return f"{self.lr:g} at a temperature of {self.fixed:g}"
+        return f"{self.lr:g} at a temperature of {self.fixed_temperature:g}"
 
     def apply(self, config: RunConfig) -> RunConfig:
         """Return a configuration at this setting.
@@ -67,7 +67,7 @@ class TrialSetting:
         train: dict[str, Any] = {"lr": self.lr}
         changed: dict[str, Any] = {}
         if self.temperature is not None:
-            tau = self.fixed
+            tau = self.fixed_temperature
             changed["loss"] = PluginConfig(name=config.loss.name, **{**config.loss.options, "tau": tau})
             if tau is not None:
                 train |= {name: TrainConfig.model_fields[name].default for name in _OF_LEARNED}
@@ -145,8 +145,8 @@ class ChosenSetting:
     @property
     def further_temperatures(self) -> tuple[float, ...]:
         """The next fixed temperature beyond the end at which all best settings stand; none if it is no end."""
-        tried = {setting.fixed for setting, _ in self.tried if setting.fixed is not None}
-        return _beyond({setting.fixed for setting in self._best()}, tried, TEMPERATURE_STEP)
+        tried = {setting.fixed_temperature for setting, _ in self.tried if setting.fixed_temperature is not None}
+        return _beyond({setting.fixed_temperature for setting in self._best()}, tried, TEMPERATURE_STEP)
 
     @property
     def at_end(self) -> bool:

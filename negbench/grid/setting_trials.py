@@ -266,7 +266,7 @@ class SettingTrials:
         for cell in cells:
             setting = setting_of[group_key(cell.labels)]
             if setting != self.grid.setting(cell.config):
-                cell = cell.with_config(setting.apply(cell.given), runs, cache)
+                cell = cell.with_config(setting.apply(cell.config_as_read), runs, cache)
             with_settings.append(replace(cell, remarks=()))  # the trials have the same remarks
         return with_settings
 
@@ -313,7 +313,7 @@ def _add_settings(
             by_setting[setting] = planned.by_setting[setting]
         else:
             configured = trials.by_setting[trials.configured]
-            added = [_trial(cell, cell.given, setting, runs, cache) for cell in configured]
+            added = [_trial(cell, cell.config_as_read, setting, runs, cache) for cell in configured]
             by_setting[setting] = tuple(_without_remarks(added))
     return replace(trials, by_setting=by_setting)
 
@@ -350,7 +350,7 @@ def _trial_config(cell: Cell, dev_seed: int, cache: DataCache) -> RunConfig:
     if generates_dev(config):
         changes["dev"] = "generated"
     else:
-        if cell.given.eval.dev_seed is None:
+        if cell.config_as_read.eval.dev_seed is None:
             changes["dev_seed"] = dev_seed
         if config.eval.reported:
             changes["dev_fraction"] = _dev_fraction(config, cache)

@@ -63,8 +63,8 @@ def combinations(cells: Sequence[Cell], metric: str | None = None) -> list[Combi
     result = []
     for place, members in group_by(cells, _place).items():
         first = members[0]
-        spec = _spec(first.given, seed, resolve_metric(metric, first.run.card))
-        configs = tuple(cell.given for cell in members)
+        spec = _spec(first.config_as_read, seed, resolve_metric(metric, first.run.card))
+        configs = tuple(cell.config_as_read for cell in members)
         result.append(Combination(dict(zip(KEY, place, strict=True)), configs, spec))
     return result
 
