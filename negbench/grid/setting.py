@@ -65,15 +65,17 @@ class TrialSetting:
         Where the temperature is fixed, it loses the options of a learned one, which would do nothing.
         """
         train: dict[str, Any] = {"lr": self.lr}
-        changed: dict[str, Any] = {}
+        loss = config.loss
+        backbone = config.backbone
         if self.temperature is not None:
             tau = self.fixed_temperature
-            changed["loss"] = PluginConfig(name=config.loss.name, **{**config.loss.options, "tau": tau})
-            if tau is not None:
-                train |= {name: TrainConfig.model_fields[name].default for name in _OF_LEARNED}
-                options = {key: value for key, value in config.backbone.options.items() if key != "temperature"}
-                changed["backbone"] = PluginConfig(name=config.backbone.name, **options)
-        return config.model_copy(update={**changed, "train": config.train.model_copy(update=train)})
+            loss = PluginConfig(name=loss.name, **{**loss.options, "tau": tau})
+        if self.fixed_temperature is not None:
+            train |= {name: TrainConfig.model_fields[name].default for name in _OF_LEARNED}
+            options = {key: value for key, value in backbone.options.items() if key != "temperature"}
+            backbone = PluginConfig(name=backbone.name, **options)
+        changes = {"train": config.train.model_copy(update=train), "loss": loss, "backbone": backbone}
+        return config.model_copy(update=changes)
 
 
 _OF_LEARNED = ("temperature_rate", "temperature_least")  # options of `train` that only a learned temperature reads
