@@ -176,7 +176,7 @@ class Mine(ScoredSplitOptions):
 
     @field_validator("out")
     @classmethod
-    def _written(cls, value: Path) -> Path:
+    def _check_ending(cls, value: Path) -> Path:
         if value.suffix not in (".parquet", ".jsonl"):
             raise ValueError("must end in .parquet or .jsonl")
         return value

@@ -482,16 +482,20 @@ class Report(RunsOptions, PluginOptions):
     @model_validator(mode="after")
     def _page_or_table(self) -> Self:
         """Refuse options of the page beside a printed table, and of a table that is not printed."""
-        printing = self.latex or self.markdown
-        need = "has no effect beside --latex and --markdown" if printing else "needs --latex or --markdown"
-        for name in sorted(
-            self.model_fields_set & ({"card", "figures", "galleries"} if printing else {"columns", "epochs"})
-        ):
-            raise OptionError(f"--{name} {need}")
-        if self.metric is not None and not printing:
-            for name in sorted(self.model_fields_set & {"card", "figures", "galleries", "out"}):
-                raise OptionError(f"--{name} has no effect beside --metric, which writes no page")
+        if self.latex or self.markdown:
+            self._refuse("card", "figures", "galleries", because="has no effect beside --latex and --markdown")
+        else:
+            self._refuse("columns", "epochs", because="needs --latex or --markdown")
+            if self.metric is not None:
+                writes_no_page = "has no effect beside --metric, which writes no page"
+                self._refuse("card", "figures", "galleries", "out", because=writes_no_page)
         return self
+
+    def _refuse(self, *names: str, because: str) -> None:
+        """Raise OptionError for the first of these options that is given."""
+        for name in names:
+            if name in self.model_fields_set:
+                raise OptionError(f"--{name} {because}")
 
 
 Sampler = Literal["tpe", "gp", "random", "cmaes", "grid"]
