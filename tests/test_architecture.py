@@ -181,6 +181,25 @@ def early_helpers(tree: ast.Module) -> list[str]:
     return early
 
 
+def names_of_page() -> list[str]:
+    """Return the texts between backticks of docs/architecture.md, but for its picture, files, options and commands."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    other = re.compile(r"NAME|^-|/|\.(py|toml|json|md)$|^make ")
+    return [name for name in re.findall(r"`([^`]+)`", text) if not other.search(name)]
+
+
+def test_the_names_of_the_page_stand_in_the_code(sources):
+    """What a text between backticks calls is a function or class of the code, its other words are words of it."""
+    code = "\n".join(sources.values())
+    words = set(re.findall(r"\w+", code))
+    callables = set(re.findall(r"\b(?:def|class) (\w+)", code))
+    names = names_of_page()
+    assert len(names) > 150
+    assert [name for name in names if not words.issuperset(re.findall(r"\w+", name))] == []
+    assert [name for name in names if not callables.issuperset(re.findall(r"(\w+)\(", name))] == []
+
+
 def test_every_hint_of_a_setting_names_one_that_exists(sources):
     """Each `--set section.key=` of a message can be pasted: the section and the key exist."""
     plugins = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}

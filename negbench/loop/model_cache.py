@@ -43,7 +43,7 @@ class ModelCache:
         state: gives the epoch.
 
     Attributes:
-        due: splits that are embedded with the current weights (`expect`).
+        due: splits that are embedded with the current weights (`expect_embedded`).
     """
 
     def __init__(self, run: OpenRun, objective: Objective, state: State) -> None:

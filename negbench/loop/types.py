@@ -22,7 +22,7 @@ from negbench.settings.config import ResolvedConfig
 if TYPE_CHECKING:
     from negbench.display import Display
 
-Log = Callable[[Mapping[str, float], int, int], None]  # values by name, step, epoch
+Log = Callable[[Mapping[str, float], int, int], None]  # values by name, step, epoch (as in metrics.jsonl)
 
 
 def _nothing(*_: object) -> None:
@@ -112,7 +112,7 @@ class State:
     refresh: int = -1  # -1: the warm-up pool
     checkpointed: int = -1  # the refresh at the last checkpoint
     interval_start: int = 0
-    negatives: Tensor | None = None  # [Q, epochs of the interval * num_negatives] columns
+    negatives: Tensor | None = None  # [Q, draws of the interval] columns; with `mining.redraw=false` those of one epoch
     step: int = 0
     negatives_seen: int = 0
     best: float = -math.inf

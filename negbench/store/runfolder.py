@@ -1,7 +1,8 @@
 """A run's folder: the source of truth. MLflow holds a copy of it.
 
 config.json       the resolved configuration, its hash, identities and versions; written first
-metrics.jsonl     one line per point: {"step", "epoch", name: value, ...}
+metrics.jsonl     one line per point: {"step", "epoch", name: value, ...}; of epoch 3: what a refresh or a regime's card
+                  observes before its steps, loss and scores after them; epoch -1: the untrained model
 checkpoint.pt     during training: all that resuming needs, with the points of metrics.jsonl; replaced after epochs
 pools-NN.bits     during training: the pools of a refresh, with which the next one is compared
 ranks.parquet     per-query ranks on the reported split
