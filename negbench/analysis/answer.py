@@ -13,10 +13,10 @@ from negbench.analysis.cutoffs import wide_cutoffs
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import config_of, known_numbers, seconds_per_seed, shared_value
 from negbench.analysis.kinds import draws_answer, kinds_answer
-from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words, sort_alike
-from negbench.analysis.learning_curve import trained_out
+from negbench.analysis.leader import group_by_negatives, negatives_text, negatives_words, sort_alike, sort_by_negatives
+from negbench.analysis.learning_curve import training_answer
 from negbench.analysis.picked_answer import picked_answer
-from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
+from negbench.analysis.pivots import at_point, leaders_of, size_of, unequal_steps
 from negbench.analysis.regime_card import first_share, last_cards
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.turns import turns, turns_by_metric
@@ -74,7 +74,7 @@ def say(findings: Findings) -> list[str]:
     if findings.document.get("rates"):
         main = shared_value(findings.groups[0], "main_metric")
         lines += picked_answer(findings.document, verdicts[0].metric, main, findings.groups_with_choice)
-    lines += trained_out(findings.groups, verdicts)
+    lines += training_answer(findings.groups, verdicts)
     tuned_by = (findings.document.get("tuned") or {}).get("metric", "")
     lines += tuned_answer(tunings_of(findings.document), findings.gains, tuned_by)
     groups = sort_alike(findings.shown_groups, verdicts)
@@ -95,8 +95,8 @@ def headlines(findings: Findings) -> list[str]:
     if findings.point_axes:
         return _describe_points(findings.point_axes, findings.main_verdicts)[:1]
     lines_of_tables = _describe_tables(findings)
-    over_all = [place for place in lines_of_tables if OVER_ALL in place]
-    lines = [lines_of_tables[place][0] for place in over_all or lines_of_tables]
+    places_over_all = [place for place in lines_of_tables if OVER_ALL in place]
+    lines = [lines_of_tables[place][0] for place in places_over_all or lines_of_tables]
     if len(lines) > _TABLES:
         lines = [_tally(list(_tables(findings.main_verdicts).values()))]
     contrasts = _tables([row for row in findings.contrasts if row.facts[CONTRAST] != TEMPERATURE])
@@ -192,7 +192,7 @@ def _tally(tables: Sequence[Sequence[Verdict]]) -> str:
     """Count in how many tables each strategy is the highest of those with equally many negatives, and the best."""
     blocks: list[list[Verdict]] = []
     for table in tables:
-        blocks += equally_many(table).values()
+        blocks += group_by_negatives(table).values()
     highest = Counter(_highest(block).strategy for block in blocks)
     best = Counter[str]()
     for block in blocks:
@@ -239,7 +239,7 @@ def _describe_table(rows: Sequence[Verdict], after: str) -> list[str]:
 
     Where another number has the highest mean of all, the first line says so.
     """
-    blocks = equally_many(rows)
+    blocks = group_by_negatives(rows)
     if rows[0].system:  # a system's question: which negatives are better than its own?
         lines = [_compare_with_baseline(rows)]
         if len(blocks) > 1:
@@ -315,7 +315,7 @@ def _compare_with_requested_baseline(rows: Sequence[Verdict]) -> str:
     if not unlike:
         return text
     counts = []
-    for count, block in equally_many(unlike).items():
+    for count, block in group_by_negatives(unlike).items():
         counts.append(f"{join_names([row.strategy for row in block])} {count}")
     baselines = negatives_words(negatives_text(unlike[0].baseline_negatives))
     return f"{text} The baseline has {baselines} per query and step, but {', '.join(counts)}."
@@ -389,7 +389,7 @@ def _compare_with_baseline(rows: Sequence[Verdict], where: str = "") -> str:
         return f"{metric}: {_name_and_mean(baseline)} is the only strategy."
     parts: list[str] = []
     for verdict, words in WORDS.items():
-        members = [row for row in by_negatives(rows) if row.verdict == verdict]
+        members = [row for row in sort_by_negatives(rows) if row.verdict == verdict]
         if members:
             names = [f"{row.marked_label} {estimate_text(row.against_baseline)}" for row in members]
             other = "it" if parts else f"{baseline.strategy} ({percent(baseline.mean.value)} %)"
@@ -440,7 +440,7 @@ def _describe_points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[
     counts = dict.fromkeys(names, 0)  # strategy -> at how many points it is not beaten
     places: dict[str, list[str]] = {}  # strategy -> the points at which it beats all others
     for point, rows in at_points.items():
-        leaders = unbeaten(rows)
+        leaders = leaders_of(rows)
         for name in leaders:
             counts[name] += 1
         if len(leaders) == 1:

@@ -116,7 +116,7 @@ def values_to_log(line: Line) -> dict[str, float]:
     return {key: float(line[key]) for key in keys if math.isfinite(line[key])}
 
 
-def constant(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
+def constant_columns(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
     """Return the columns with the same value in every row, and that value: it is shown above the table instead."""
     same = [name for name in columns if name in frame and len(frame) and frame[name].nunique() == 1]
     return {name: str(frame[name].iloc[0]) for name in same}

@@ -40,7 +40,7 @@ class Differences:
     def rivals(self, among: Collection[str], out: Collection[str] = ()) -> list[str]:
         """Return the strategies that can be first among these: none of these beats them, and they are not `out`."""
         rivals = {*among}
-        return [name for name in among if name not in out and rivals.isdisjoint(self.pairs.beaten[name])]
+        return [name for name in among if name not in out and rivals.isdisjoint(self.pairs.beaten_by[name])]
 
     def behind_at_most(self, name: str, others: Iterable[str]) -> float:
         """Return by how much the best of the others can be ahead of a strategy: the highest end of their intervals."""
@@ -52,7 +52,7 @@ class Differences:
             highest.append(math.inf if difference is None else difference.interval.high)
         return max(highest, default=-math.inf)
 
-    def undecided(
+    def find_undecided(
         self,
         pairs: PairsToDecide,
         baseline: str | None,

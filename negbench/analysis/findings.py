@@ -13,9 +13,9 @@ from negbench.analysis.contrasts import CONTRAST, contrasts, temperatures
 from negbench.analysis.frame import StoredRun, groups_of, key_of, read_results, results_of
 from negbench.analysis.stored_trials import read_trials
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
-from negbench.analysis.unchanged import made_here, stored_rules
+from negbench.analysis.unchanged import files_made_here, stored_rules
 from negbench.analysis.verdict_record import FILE, Verdict, read_verdicts, write_verdicts
-from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, over_all, tables_of, verdicts_of
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, join_over_all, tables_of, verdicts_of
 from negbench.errors import NegbenchError
 from negbench.grid.axis import Axis, GroupKey, dials_of, group_key
 from negbench.grid.comparison import ComparisonFolder
@@ -157,7 +157,7 @@ def judge_comparison(runs: Path, name: str, rules: Rules) -> Findings:
     rules = _divide_alpha(results, rules)
     all_tables = list(tables)
     if not document.get("dials"):  # points are data sets, so there is nothing over all of them
-        all_tables = [*over_all(tables), *tables, *contrasts(tables)]
+        all_tables = [*join_over_all(tables), *tables, *contrasts(tables)]
     all_tables += temperatures(groups, tables)
     verdicts = _verdicts_of_tables(all_tables, rules)
     verdicts += gains_of(tables, tunings_of(document), rules)
@@ -269,7 +269,7 @@ def read_findings(runs: Path, name: str) -> Findings:
         for run in results["stored"]:
             check_metrics(run.folder)
         return Findings(results, document)
-    if not made_here(runs, name):
+    if not files_made_here(runs, name):
         return judge_comparison(runs, name, rules_in(runs / name))
     return _findings_of(results, document, read_verdicts(runs / name))
 

@@ -54,7 +54,7 @@ def kind_shares(group: pd.DataFrame) -> list[KindShares]:
         summary = statistics.summarise(statistics.ValueTable({name: values.values}, design))[name]
         kind = KindShares(
             kinds[name],
-            drawn=statistics.over_seeds(draws or [math.nan]),
+            drawn=statistics.mean_over_seeds(draws or [math.nan]),
             random=max(random_draws, default=0.0),
             mistakes=statistics.Share(summary.mean, summary.interval.low, summary.interval.high),
         )

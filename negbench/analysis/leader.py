@@ -13,7 +13,7 @@ import pandas as pd
 
 from negbench.analysis.columns import COLUMNS, NEGATIVES, TABLES, Line, metric_column, numbers, texts
 from negbench.analysis.frame import config_of, first_run, key_of, known_numbers, labels_of, mean_of, shared_value
-from negbench.analysis.learning_curve import with_plateaus
+from negbench.analysis.learning_curve import add_plateaus
 from negbench.analysis.regime_card import last_regime_cards, numbers_of
 from negbench.analysis.temperature import temperature_of
 from negbench.analysis.verdict_record import Verdict
@@ -49,7 +49,7 @@ def leader_table(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -
     tested = {group_key(vars(row)): row for row in rows if row.main}
     verdicts = [tested.pop(key_of(group), None) for group in groups]
     lines = [line_of(group, row) for group, row in zip(groups, verdicts, strict=True)]
-    over_all = [row_line(row) for row in by_negatives(list(tested.values()))]
+    lines_over_all = [row_line(row) for row in sort_by_negatives(list(tested.values()))]
     metrics: dict[str, None] = {}
     for group, row in zip(groups, verdicts, strict=True):
         metrics |= dict.fromkeys(_headline(group, row))
@@ -67,7 +67,7 @@ def leader_table(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -
             quality += TABLES["against"]
         quality += TABLES["last"]
     axes = [*axes_of(groups, rows), "seeds"]
-    return {"quality": texts(quality, [*over_all, *lines], axes), **_others(texts, groups, lines, axes)}
+    return {"quality": texts(quality, [*lines_over_all, *lines], axes), **_others(texts, groups, lines, axes)}
 
 
 def leader_tables(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> dict[str, LeaderTable]:
@@ -86,7 +86,7 @@ def leader_tables(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) 
 
 def verdict_frame(rows: Sequence[Verdict]) -> pd.DataFrame:
     """Build the table of all test results on one metric, in the order of the leader table."""
-    return texts(TABLES["tests"], [row_line(row) for row in by_negatives(rows)], axes_of((), rows))
+    return texts(TABLES["tests"], [row_line(row) for row in sort_by_negatives(rows)], axes_of((), rows))
 
 
 def measured_tables(groups: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -108,7 +108,7 @@ def _others(
     return {
         "behaviour": write(TABLES["behaviour"], lines, axes),
         "regime": write(TABLES["regime"], regime, without_seeds),
-        "training": write(TABLES["training"], with_plateaus(groups, lines), axes),
+        "training": write(TABLES["training"], add_plateaus(groups, lines), axes),
         "cost": write(TABLES["cost"], lines, axes),
     }
 
@@ -209,7 +209,7 @@ def negatives_words(count: str) -> str:
     return "1 negative" if count == "1" else f"{count} negatives"
 
 
-def equally_many(rows: Sequence[Verdict]) -> dict[str, list[Verdict]]:
+def group_by_negatives(rows: Sequence[Verdict]) -> dict[str, list[Verdict]]:
     """Group rows by negatives per query and step, as tables print them; the most common number first."""
     blocks = group_by(rows, lambda row: round_negatives(row.negatives))
     blocks_by_text = {}
@@ -219,7 +219,7 @@ def equally_many(rows: Sequence[Verdict]) -> dict[str, list[Verdict]]:
     return blocks_by_text
 
 
-def by_negatives(rows: Sequence[Verdict]) -> list[Verdict]:
+def sort_by_negatives(rows: Sequence[Verdict]) -> list[Verdict]:
     """Sort rows as tables and figures do: by the axes outside a data set, negatives, and the metric, best first."""
     return sorted(rows, key=lambda row: _rank(vars(row), row.negatives, row.mean.value))
 

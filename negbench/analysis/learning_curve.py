@@ -59,7 +59,7 @@ class LearningCurve:
         return math.nan
 
 
-def with_plateaus(groups: Sequence[pd.DataFrame], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def add_plateaus(groups: Sequence[pd.DataFrame], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Add plateaus to the groups' lines; the best plateau is per point, data set and backbone.
 
     Args:
@@ -95,7 +95,7 @@ class _Rise(NamedTuple):
     row: Verdict
 
 
-def trained_out(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> list[str]:
+def training_answer(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> list[str]:
     """Say whether a curve still rises by more than the margin at the longest budget; nothing where no rise is known.
 
     Args:

@@ -19,7 +19,7 @@ def at_point(rows: Sequence[Verdict], label: str) -> list[Verdict]:
     return sorted((row for row in rows if row.main and row.where == label), key=lambda row: -row.mean.value)
 
 
-def unbeaten(point: Sequence[Verdict]) -> list[str]:
+def leaders_of(point: Sequence[Verdict]) -> list[str]:
     """Return the strategies of a point that no other one there beats, best first."""
     names = {row.strategy for row in point}
     return [row.strategy for row in point if not names & {*row.beaten_by}]
@@ -72,7 +72,7 @@ def points_frame(axes: Sequence[Axis], rows: Sequence[Verdict], groups: Sequence
             line["steps"] = str(steps[point[0].point, point[0].epochs])
         line["best"] = point[0].strategy
         line["next behind by"] = estimate_text(lead(point)) if len(point) > 1 else "-"
-        line["not beaten"] = join_names(unbeaten(point))
+        line["not beaten"] = join_names(leaders_of(point))
         means = {row.strategy: f"{percent(row.mean.value)} ({row.ranks})" for row in point}
         for strategy in strategies:
             line[strategy] = means.get(strategy, "-")

@@ -141,7 +141,7 @@ class Share(NamedTuple):
     high: float
 
 
-def over_seeds(values: Sequence[float]) -> Share:
+def mean_over_seeds(values: Sequence[float]) -> Share:
     """Return the mean over seeds of a share in [0, 1], with Student's interval."""
     count = len(values)
     error = float(np.std(values, ddof=1)) / count**0.5 if count > 1 else math.nan
@@ -630,7 +630,7 @@ class Pairs:
         return difference if opposite is None else opposite.reverse()
 
     @cached_property
-    def beaten(self) -> Mapping[str, tuple[str, ...]]:
+    def beaten_by(self) -> Mapping[str, tuple[str, ...]]:
         """Name -> names of the strategies that beat it: the interval excludes 0, whatever the margin."""
         winners: dict[str, list[str]] = {name: [] for name in self.names}
         for (first, second), difference in self.differences.items():
@@ -642,8 +642,8 @@ class Pairs:
 
     def ranks(self) -> dict[str, tuple[int, int]]:
         """Return name -> lowest and highest rank that the pairs allow; 1 is best."""
-        wins = Counter(winner for winners in self.beaten.values() for winner in winners)
-        return {name: (1 + len(winners), len(self.names) - wins[name]) for name, winners in self.beaten.items()}
+        wins = Counter(winner for winners in self.beaten_by.values() for winner in winners)
+        return {name: (1 + len(winners), len(self.names) - wins[name]) for name, winners in self.beaten_by.items()}
 
 
 def pairs(table: ValueTable, generator: np.random.Generator, shortfalls: Mapping[str, Array] | None = None) -> Pairs:

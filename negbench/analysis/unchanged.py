@@ -77,7 +77,7 @@ def unchanged_files(folder: Path, inputs: list[str]) -> list[str]:
         return []
 
 
-def made_here(runs: Path, name: str) -> list[str]:
+def files_made_here(runs: Path, name: str) -> list[str]:
     """Return the files of a comparison that this machine made from its runs as they are; none if another one did."""
     folder = ComparisonFolder(runs / name)
     return unchanged_files(folder.path, inputs_of(runs, folder.read()))

@@ -324,7 +324,7 @@ def distinct_of(group: pd.DataFrame) -> float:
     return distinct_draws
 
 
-def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
+def join_over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
     """Join the main metrics of tables that differ only in data set or backbone into one table, with equal weights.
 
     It has the strategies and seeds that all of them share; a row of values is one seed on all queries of all data sets.
@@ -515,7 +515,7 @@ def _verdicts(
         pairs = rules.looks.pairs
     else:
         pairs = "baseline" if baseline_asked else "best"
-    undecided = tests.undecided(pairs, baseline, counts, collapsed, margin=rules.margin)
+    undecided = tests.find_undecided(pairs, baseline, counts, collapsed, margin=rules.margin)
     ranks = tests.pairs.ranks()
     highest = tests.best(counts)
     all_values = table.values[metric]
@@ -544,7 +544,7 @@ def _verdicts(
             against_best=_estimate(tests.pairs.of(name, best), _count_common_seeds(all_values, name, best)),
             against_highest=_estimate(tests.pairs.of(name, highest), _count_common_seeds(all_values, name, highest)),
             standing=_standing(tests, name, best, [other for other in block if other not in collapsed]),
-            beaten_by=tests.pairs.beaten[name],
+            beaten_by=tests.pairs.beaten_by[name],
             rank_low=ranks[name][0],
             rank_high=ranks[name][1],
             negatives=table.negatives.get(name, math.nan),

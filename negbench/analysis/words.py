@@ -169,7 +169,7 @@ def markdown(frame: "pd.DataFrame") -> str:
     rows: list[Any] = [frame.columns, ["---" for _ in frame.columns], *frame.itertuples(index=False)]
     lines = ""
     for row in rows:
-        cells = [inert(str(value)).replace("|", r"\|") for value in row]
+        cells = [escape_markup(str(value)).replace("|", r"\|") for value in row]
         lines += f"| {' | '.join(cells)} |\n"
     return lines
 
@@ -191,6 +191,6 @@ def _no_formula(value: Any) -> Any:
     return text if harmless else f"'{text}"
 
 
-def inert(text: str) -> str:
+def escape_markup(text: str) -> str:
     """Return a text as one line of Markdown without HTML and links; "<0.001" and intervals stay as they are."""
     return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", printable(text)).replace("](", r"]\(")

@@ -12,7 +12,7 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
-from negbench.analysis.words import inert, markdown
+from negbench.analysis.words import escape_markup, markdown
 from negbench.machine import files
 
 if TYPE_CHECKING:  # a page of judged claims is read without torch
@@ -133,7 +133,7 @@ def _table(*columns: str) -> Table:
 def _markdown(judged: Sequence[JudgedClaim], about: str) -> str:
     """Return the text of claims.md."""
     columns = ["#", "claim", "source", "published effect", "measured effect", "verdict"]
-    table = markdown(effects([_plain(one) for one in judged], "<br>")[columns]).replace(inert("<br>"), "<br>")
+    table = markdown(effects([_plain(one) for one in judged], "<br>")[columns]).replace(escape_markup("<br>"), "<br>")
     return f"{about}; {counts(judged)}.\n\n{table}"
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from negbench.analysis.answer import steps_of
 from negbench.analysis.columns import READ
-from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, lead, size_of, unbeaten
+from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, lead, leaders_of, size_of
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.words import label_of
 from negbench.grid.axis import Axis, Point, lines_along, point_text, short_names, varied_text
@@ -78,7 +78,7 @@ def _winner(x: int, y: int, point: Sequence[Verdict], color: str) -> ChartCell:
     if len(point) > 1:
         ahead = lead(point)
         text += f"\n+{100 * (ahead.value if ahead else math.nan):.1f}"
-    return ChartCell(x, y, text, color, hatched=len(unbeaten(point)) > 1)
+    return ChartCell(x, y, text, color, hatched=len(leaders_of(point)) > 1)
 
 
 def _along(axes: Sequence[Axis], rows: Sequence[Verdict], index: int) -> Chart:

@@ -18,7 +18,7 @@ from negbench.analysis.kinds import draws_answer
 from negbench.analysis.leader import FOLDED, sort_alike
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.temperature import temperatures_of
-from negbench.analysis.unchanged import forget, made_here
+from negbench.analysis.unchanged import files_made_here, forget
 from negbench.analysis.words import capitalize, in_points, join_names, label_of, percent, shorten_names, span
 from negbench.errors import NegbenchError
 from negbench.grid.axis import AXES
@@ -72,7 +72,7 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
     if is_of_claims(folder):
         return write_page(folder / "report", claims_page(folder), form)
     findings = read_findings(runs, name)
-    own_files = made_here(runs, name)
+    own_files = files_made_here(runs, name)
     answer: list[str] = []
     if own_files:
         answer = [line for line in read_text(folder / "answer.md").splitlines() if line]

@@ -22,7 +22,7 @@ from negbench.analysis.frame import (
     mean_of,
     shared_value,
 )
-from negbench.analysis.leader import equally_many, negatives_text
+from negbench.analysis.leader import group_by_negatives, negatives_text
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.verdicts import beside_batch
 from negbench.analysis.words import (
@@ -190,7 +190,7 @@ def _forest_chart(data: ChartData, rows: Sequence[Verdict], kind: str, question:
             lines.append(f"under {loss}")
         rows_of_loss = [row for row in rows if row.loss == loss]
         rows_of_loss.sort(key=lambda row: data.strategies.index(row.strategy))
-        for block in equally_many(rows_of_loss).values():
+        for block in group_by_negatives(rows_of_loss).values():
             lines += block
     name = label_of(data.main)
     first = rows[0]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.analysis.cell_check import stored_cells
-from negbench.analysis.unchanged import made_here
+from negbench.analysis.unchanged import files_made_here
 from negbench.errors import RunError
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
@@ -132,7 +132,7 @@ class Comparison:
 
     @cached_property
     def _made_here(self) -> bool:
-        return bool(made_here(self.path.parent, self.name))
+        return bool(files_made_here(self.path.parent, self.name))
 
     @cached_property
     def _texts_from_ranks(self) -> dict[str, str]:
@@ -287,7 +287,7 @@ def stored_latex(runs: Path, name: str) -> str | None:
         NegbenchError: a file of another negbench version.
     """
     stored_cells(runs, name)
-    if "table.tex" not in made_here(runs, name):
+    if "table.tex" not in files_made_here(runs, name):
         return None
     with files.intact(runs / name / "table.tex", _RERUN) as file:
         return read_text(file)

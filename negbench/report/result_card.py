@@ -11,7 +11,7 @@ import pandas as pd
 from negbench.analysis.findings import Findings, read_findings
 from negbench.analysis.frame import first_run, key_of, known_numbers, labels_of, seconds_of
 from negbench.analysis.verdict_record import Verdict
-from negbench.analysis.words import inert, markdown
+from negbench.analysis.words import escape_markup, markdown
 from negbench.errors import RunError
 from negbench.grid.axis import group_key
 from negbench.machine.files import without_folders, write_json, write_text
@@ -94,15 +94,15 @@ def _tables_in(sections: Iterable[PageSection]) -> list[Table]:
 
 def _markdown(name: str, page: Page, settings: Mapping[str, Any]) -> str:
     """Return the card as a page: answer, tables of the result and of the regime, settings, provenance."""
-    lines = [f"# Result card: {name}", inert(" · ".join(page.header))]
-    lines += [inert(line) for line in page.answer]
+    lines = [f"# Result card: {name}", escape_markup(" · ".join(page.header))]
+    lines += [escape_markup(line) for line in page.answer]
     for chapter, sections in page.chapters.items():
         for table in _tables_in(sections):
             if chapter != "result" and table.name != "regime":
                 continue
             title = f"**{table.title}**"
             if table.common:
-                title += f" (all rows: {inert(', '.join(table.common))})"
+                title += f" (all rows: {escape_markup(', '.join(table.common))})"
             lines.append(title)
             lines.append(markdown(table.visible_frame).rstrip())
     lines += ["## Settings that all runs share, as a recipe", "Each row's other settings are in `card.json`."]

@@ -9,16 +9,16 @@ from typing import Literal, get_args
 import pandas as pd
 
 from negbench.analysis.answer import warm_ups
-from negbench.analysis.columns import ABOUT, COLUMNS, GAP, NEGATIVES, READ_LEADER, constant, metric_column
+from negbench.analysis.columns import ABOUT, COLUMNS, GAP, NEGATIVES, READ_LEADER, constant_columns, metric_column
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import StoredRun
-from negbench.analysis.leader import FOLDED, by_negatives, leader_tables, measured_tables, verdict_frame
+from negbench.analysis.leader import FOLDED, leader_tables, measured_tables, sort_by_negatives, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame, settings_frame
 from negbench.analysis.stored_trials import read_chosen_settings
 from negbench.analysis.temperature import starts_of, temperatures_of
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.verdicts import beside_batch
-from negbench.analysis.words import capitalize, csv_text, inert, join_names, label_of, markdown, shorten_names
+from negbench.analysis.words import capitalize, csv_text, escape_markup, join_names, label_of, markdown, shorten_names
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError, printable
 from negbench.grid.axis import AXES, short_names
@@ -100,7 +100,7 @@ class Table:
     @property
     def constant(self) -> dict[str, str]:
         """Folded columns with the same value in every row, and that value."""
-        return constant(self.frame, self.folded)
+        return constant_columns(self.frame, self.folded)
 
     @property
     def common(self) -> list[str]:
@@ -169,7 +169,7 @@ def _axis_tables(findings: Findings) -> Iterator[Table]:
     if settings and findings.verdicts:
         title = f"{metric} of every strategy at the common rate and temperature of its table, and at its own"
         text = "In brackets the ranks that the pairwise tests allow; then the difference from the baseline in points"
-        frame = settings_frame(by_negatives(findings.main_verdicts), settings)
+        frame = settings_frame(sort_by_negatives(findings.main_verdicts), settings)
         yield Table("settings", f"{title}; {READ_SIGNS}", frame, f"{text}.", FOLDED, section="leader")
     if findings.systems and findings.verdicts:
         title = f"{metric}: points against each system with its own negatives; {READ_SIGNS}"
@@ -325,7 +325,7 @@ def paper_table(table: Table, form: Paper, columns: Sequence[str] = (), epochs: 
     texts = _paper_texts(table, frame, [*labels, *values], values, form)
     caption = _paper_caption(table, frame, values)
     if form == "markdown":
-        return f"{inert(caption)}\n\n{markdown(texts)}"
+        return f"{escape_markup(caption)}\n\n{markdown(texts)}"
     sides = "".join("r" if is_number(frame[name].tolist()) else "l" for name in texts)
     latex = texts.rename(columns=_latex).to_latex(
         index=False, escape=False, column_format=sides, caption=_latex(caption), label=f"tab:{table.key}"

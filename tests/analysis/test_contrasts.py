@@ -14,7 +14,7 @@ from negbench.analysis.deciding import decided_text, rules_of
 from negbench.analysis.setting_choice import SettingChoice
 from negbench.analysis.turns import turns
 from negbench.analysis.verdict_record import Verdict
-from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, distinct_of, over_all, verdicts_of
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, distinct_of, join_over_all, verdicts_of
 from negbench.analysis.words import shorten_names
 from negbench.campaign.plan import with_recipe
 from negbench.errors import UnknownNameError
@@ -99,8 +99,8 @@ def tables_over(axis: str, gap: float) -> list[VerdictTable]:
 OVER = {
     "losses": ("loss", contrasts),
     "backbones": ("backbone", contrasts),
-    "all backbones": ("backbone", over_all),
-    "all data sets": ("dataset", over_all),
+    "all backbones": ("backbone", join_over_all),
+    "all data sets": ("dataset", join_over_all),
 }
 
 

@@ -246,13 +246,13 @@ def test_first_place_is_open_between_strategies_that_no_equal_number_beats():
     for number in range(300):
         table = RandomTable.draw(rng)
         tests = Differences({}, {}, Pairs(tuple(table.negatives), table.differences))
-        open_pairs = tests.undecided("best", None, table.negatives, table.collapsed)
+        open_pairs = tests.find_undecided("best", None, table.negatives, table.collapsed)
         firsts = table.firsts()
         decided_numbers = {table.negatives[name] for name in firsts}
         candidates = table.undecided_candidates()
         expected = {(name, other) for name, other in candidates if table.negatives[name] not in decided_numbers}
         assert set(open_pairs) == expected, f"table {number}"
-        assert set(tests.undecided("all", None, table.negatives)) == table.undecided_pairs(), f"table {number}"
+        assert set(tests.find_undecided("all", None, table.negatives)) == table.undecided_pairs(), f"table {number}"
         ended += not open_pairs
         shared += any(firsts.intersection(pair) for pair in candidates)
     assert 50 < ended < 280

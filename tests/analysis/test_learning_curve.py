@@ -10,7 +10,7 @@ import pytest
 from negbench.analysis.columns import ABOUT, COLUMNS
 from negbench.analysis.frame import folders_of
 from negbench.analysis.leader import leader_table, measured_tables
-from negbench.analysis.learning_curve import SHARE, LearningCurve, trained_out
+from negbench.analysis.learning_curve import SHARE, LearningCurve, training_answer
 from negbench.analysis.verdicts import Rules, tables_of, verdicts_of
 from negbench.grid.axis import names_of
 from tests.made import again
@@ -118,7 +118,7 @@ def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path):
         main_rows = []
         for table in tables_of(groups, rules):
             main_rows += [row for row in verdicts_of(table, rules) if row.main]
-        return trained_out(groups, main_rows)
+        return training_answer(groups, main_rows)
 
     (line,) = remarks(0.01)
     rises = "average recall still rises by more than 1 point in the last third of the epochs"

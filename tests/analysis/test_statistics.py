@@ -380,8 +380,8 @@ def test_pairs_have_ranks_and_are_those_of_the_same_draws():
     table = table_of([0.5, 0.5, 0.3, 0.0])
     compared = pairs(table, generator())
     assert set(compared.differences) == set(combinations(table.names, 2))
-    assert compared.beaten["s0"] == ()
-    assert compared.beaten["s3"] == ("s0", "s1", "s2")
+    assert compared.beaten_by["s0"] == ()
+    assert compared.beaten_by["s3"] == ("s0", "s1", "s2")
     assert compared.ranks() == {"s0": (1, 2), "s1": (1, 2), "s2": (3, 3), "s3": (4, 4)}
     assert pairs(table, generator()).differences == compared.differences
 

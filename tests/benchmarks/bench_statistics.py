@@ -193,7 +193,9 @@ def replay(
         if looks.pairs == "baseline":
             family = {(name, str(baseline)): test for name, test in latest.against.items()}
         out = {name for name, values in subset.items() if fallen(values.values.mean(axis=1)).any()}
-        undecided = latest.undecided(looks.pairs, baseline, blocks or dict.fromkeys(whole, 1.0), out, margin=MARGIN)
+        undecided = latest.find_undecided(
+            looks.pairs, baseline, blocks or dict.fromkeys(whole, 1.0), out, margin=MARGIN
+        )
         running &= {name for pair in undecided for name in pair}
         yield Look(dict(seeds), family, undecided, latest)
 

@@ -15,7 +15,7 @@ from negbench import api
 from negbench.analysis import unchanged
 from negbench.analysis.cell_check import check_cells
 from negbench.analysis.findings import read_findings
-from negbench.analysis.unchanged import made_here
+from negbench.analysis.unchanged import files_made_here
 from negbench.analysis.words import csv_text
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
@@ -95,7 +95,7 @@ def forge(folder: Path) -> None:
 
 
 def test_what_this_machine_made_is_believed(received):
-    assert "answer.md" in made_here(received, "duel")
+    assert "answer.md" in files_made_here(received, "duel")
 
 
 def test_a_forged_answer_is_computed_again(honest, received, run_command):

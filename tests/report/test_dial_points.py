@@ -10,7 +10,7 @@ import pytest
 from negbench.analysis.answer import say
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import results_frame
-from negbench.analysis.pivots import at_point, points_frame, unbeaten
+from negbench.analysis.pivots import at_point, leaders_of, points_frame
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import Rules, VerdictTable, verdicts_of
 from negbench.grid.axis import Axis, plain_dials, point_text, points_of, short_names
@@ -55,7 +55,7 @@ def rows() -> list[Verdict]:
 def test_two_share_first_place(rows):
     first, second, third = at_point(rows, "x=1")
     assert {first.strategy, second.strategy} == {"a", "c"}
-    assert set(unbeaten([first, second, third])) == {"a", "c"}
+    assert set(leaders_of([first, second, third])) == {"a", "c"}
     behind = third.behind_highest
     assert behind.value == pytest.approx(first.mean.value - third.mean.value)
     assert 0 < behind.low < behind.value < behind.high
@@ -99,7 +99,7 @@ def test_equal_means_and_losses_to_others_than_the_best():
     a, b = verdicts_of(table("x=1", a=np.full((2, 9), 0.3), b=np.full((2, 9), 0.3 + 1e-12)), Rules())
     frame = points_frame(dials_of(x=[1]), [a.round_numbers(), b.round_numbers()])
     assert frame.loc[0, "next behind by"] == "+0.00 [-46.12, 46.12]"  # log(2 / 0.05) / 8
-    assert unbeaten([a, b, replace(b, strategy="c", beaten_by=("b",))]) == ["a", "b"]
+    assert leaders_of([a, b, replace(b, strategy="c", beaten_by=("b",))]) == ["a", "b"]
 
 
 def test_dials_of_one_name_in_two_sections():

@@ -12,7 +12,7 @@ from negbench.analysis.findings import read_findings
 from negbench.analysis.frame import folders_of, mean_of, shared_value
 from negbench.analysis.kinds import draws_answer, kind_shares, kinds_answer
 from negbench.analysis.leader import sort_alike
-from negbench.analysis.statistics import over_seeds
+from negbench.analysis.statistics import mean_over_seeds
 from negbench.grid.axis import AXES
 from negbench.metrics.fixed import KINDS
 from negbench.report.charts import _figure
@@ -22,9 +22,9 @@ from negbench.report.kinds_chart import kinds_chart
 
 def test_an_interval_over_seeds_by_hand():
     half = 4.302653 * 0.1 / 3**0.5  # Student's 97.5 % quantile with two degrees of freedom
-    assert over_seeds([0.5, 0.6, 0.7]) == pytest.approx((0.6, 0.6 - half, 0.6 + half))
-    assert over_seeds([0.1, 0.5]).low == 0
-    assert np.isnan(over_seeds([0.2])[1:]).all()
+    assert mean_over_seeds([0.5, 0.6, 0.7]) == pytest.approx((0.6, 0.6 - half, 0.6 + half))
+    assert mean_over_seeds([0.1, 0.5]).low == 0
+    assert np.isnan(mean_over_seeds([0.2])[1:]).all()
 
 
 def test_shares_are_the_means_of_what_the_runs_stored(compared):

@@ -19,10 +19,10 @@ from negbench.analysis.answer import open_pairs, say
 from negbench.analysis.differences import differences
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import folders_of, known_numbers, results_frame, shared_value
-from negbench.analysis.leader import by_negatives, leader_table, leader_tables, measured_tables, verdict_frame
+from negbench.analysis.leader import leader_table, leader_tables, measured_tables, sort_by_negatives, verdict_frame
 from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.analysis.verdict_record import Estimate, Verdict
-from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, over_all, tables_of, verdicts_of
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, join_over_all, tables_of, verdicts_of
 from negbench.analysis.words import with_interval
 from negbench.errors import UnknownNameError
 from negbench.metrics.query_ranks import QueryRanks
@@ -443,7 +443,7 @@ def row(strategy: str, mean: float, **facts: Any) -> Verdict:
 
 def test_budgets_are_in_the_order_of_numbers():
     rows = [row("a", 0.5, epochs="25"), row("a", 0.5, epochs="4")]
-    assert [verdict.epochs for verdict in by_negatives(rows)] == ["4", "25"]
+    assert [verdict.epochs for verdict in sort_by_negatives(rows)] == ["4", "25"]
 
 
 def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided(golden):
@@ -506,7 +506,7 @@ def two_data_sets(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
             groups.append(group_of(folder, name, better, seeds=(0, 1, 2), dataset=dataset))
     groups.append(group_of(folder, "only-here", 0.4, dataset="f@1"))
     tables = tables_of(groups, main_only=True)
-    (whole,) = over_all(tables)
+    (whole,) = join_over_all(tables)
     rows = {row.strategy: row for row in verdicts_of(whole, Rules())}
     return SimpleNamespace(groups=groups, tables=tables, whole=whole, rows=rows)
 
@@ -534,19 +534,19 @@ def test_over_all_of_tables_with_strata_and_without():
     labels = {**LABELS, "dataset": "few", "backbone": "c"}
     of_other = VerdictTable(labels, "m", {"m": {"s": Values(other, (0, 1), strata)}})
     of_many = VerdictTable({**LABELS, "dataset": "many"}, "n", {"n": {"s": Values(many[::-1], (1, 0), None)}})
-    (joined,) = over_all([of_few, of_other, of_many])
+    (joined,) = join_over_all([of_few, of_other, of_many])
     (row,) = verdicts_of(joined, Rules())
     assert (row.metric, row.queries) == ("m and n", 410)
     by_seed = (few.mean(axis=1) + other.mean(axis=1) + many.mean(axis=1)) / 3  # both strata have five queries
     assert row.mean.value == pytest.approx(np.mean(by_seed))
     assert row.sd == pytest.approx(np.std(by_seed, ddof=1))
-    assert over_all([of_few]) == []
+    assert join_over_all([of_few]) == []
 
 
 def test_the_same_queries_again_are_no_new_queries(two_data_sets):
     _, table = two_data_sets.tables
     copies = [replace(table, labels={**table.labels, "backbone": str(number)}) for number in range(4)]
-    (joined,) = over_all(copies)
+    (joined,) = join_over_all(copies)
     of_one = differences(table.values[table.main_metric], "in-batch")
     of_four = differences(joined.values[joined.main_metric], "in-batch")
     assert of_four.against["a"] == of_one.against["a"]
@@ -595,5 +595,5 @@ def test_clusters_and_worlds_of_each_seed_reach_the_statistics():
     assert width(nested=True) != width()
     clustered = VerdictTable({**LABELS, "dataset": "0"}, "m", {"m": {"s": values(a, clusters=clusters)}})
     plain = VerdictTable({**LABELS, "dataset": "1"}, "m", {"m": {"s": values(b)}})
-    (joined,) = over_all([clustered, plain])
+    (joined,) = join_over_all([clustered, plain])
     assert len(set(joined.values["m"]["s"].clusters)) == 20 + 200  # without clusters, every query is its own
