@@ -293,17 +293,17 @@ def _say_what_decides(rows: Sequence[Verdict], batch: Verdict, seconds: Mapping[
     )
 
 
-def _temperatures(contrasts: Sequence[Verdict], at: Verdict, loss: str) -> list[str]:
-    """Say what the temperature does for the batch alone in the tables of a verdict's kind; [] where one was run.
+def _temperatures(contrasts: Sequence[Verdict], example: Verdict, loss: str) -> list[str]:
+    """Say what the temperature does for the batch alone, where an example's table lies; [] where one was run.
 
     Args:
         contrasts: of the comparison.
-        at: a verdict of one of these tables.
+        example: a verdict with the data set, backbone, settings and budget to speak of.
         loss: the one to speak of.
     """
     rows = []
     for row in contrasts:
-        same_place = all(getattr(row, axis) == getattr(at, axis) for axis in _PLACE)
+        same_place = all(getattr(row, axis) == getattr(example, axis) for axis in _PLACE)
         if row.facts[CONTRAST] == TEMPERATURE and same_place and row.facts.get(OF_LOSS, loss) == loss:
             rows.append(row)
     if not rows:

@@ -41,7 +41,8 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
     collapsed = set()
     for table in tables:
         collapsed |= {name for name, ends in table.ends.items() if ends.collapsed}
-    strategies = [name for name in parts[0] if name not in collapsed and all(name in part for part in parts)]
+    shared = set.intersection(*(set(part) for part in parts)) - collapsed
+    strategies = [name for name in parts[0] if name in shared]
     if not strategies:
         return None
     seeds = set(parts[0][strategies[0]].seeds)

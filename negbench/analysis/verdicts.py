@@ -525,6 +525,7 @@ def _verdicts(
         best = tests.best(rivals or block)
         against = tests.against.get(name)
         open_tests = _open_tests(undecided, name)
+        rank_low, rank_high = ranks[name]
         values = all_values[name]
         ends = table.ends.get(name, Ends()) if metric == table.main_metric else Ends()
         yield Verdict(
@@ -545,8 +546,8 @@ def _verdicts(
             against_highest=_estimate(tests.pairs.of(name, highest), _count_common_seeds(all_values, name, highest)),
             standing=_standing(tests, name, best, [other for other in block if other not in collapsed]),
             beaten_by=tests.pairs.beaten_by[name],
-            rank_low=ranks[name][0],
-            rank_high=ranks[name][1],
+            rank_low=rank_low,
+            rank_high=rank_high,
             negatives=table.negatives.get(name, math.nan),
             distinct=table.distinct.get(name, math.nan),
             baseline_asked=baseline_asked or pairs == "baseline",

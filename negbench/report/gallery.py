@@ -233,17 +233,18 @@ def _examples(
             top = view.val if split == "val" else view.train
             if top is None:
                 continue
-            rank = None
-            if view.label in ranks:
-                rank = ranks[view.label].get(query.id if split == "val" else row)
             columns, scores = top
             images = []
             for column, score in zip(columns[position].tolist(), scores[position].tolist(), strict=True):
                 if column >= 0:
                     relation = _relation(dataset, row, column)
                     images.append(thumb(dataset.images[column], f"{score:.2f}{_word(relation)}", relation))
-            when = " at the last refresh" if split == "train" else ""
-            remark = "" if rank is None else f"target at rank {int(rank):,}{when}"
+            rank = None
+            if view.label in ranks:
+                rank = ranks[view.label].get(query.id if split == "val" else row)
+            remark = ""
+            if rank is not None:
+                remark = f"target at rank {int(rank):,}{' at the last refresh' if split == 'train' else ''}"
             strips.append(ImageRow(f"{view.label}: top {len(images)}", tuple(images), remark))
             if view.label in draws:
                 strips.append(_row_of_draws(dataset, row, view.label, draws[view.label], thumb))
