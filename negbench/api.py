@@ -100,7 +100,7 @@ def run(
         NegbenchError: a user's mistake, raised before anything is computed if possible.
     """
     from negbench.display import Display, progress_console
-    from negbench.loop.runs import DATA, RunContext, run_config
+    from negbench.loop.runs import DATA, RunContext, compute_or_reuse
 
     keywords: dict[str, Any] = {
         "strategy": strategy,
@@ -118,7 +118,7 @@ def run(
     with display.live():
         context = RunContext.open(options.runs_dir, options.tracking_uri)
         planned = plan_of(options)
-        return run_config(planned, replace(context, cache=DATA, display=display, tags=tags))
+        return compute_or_reuse(planned, replace(context, cache=DATA, display=display, tags=tags))
 
 
 def plan_of(options: Run) -> PlannedRun:

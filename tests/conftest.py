@@ -517,14 +517,14 @@ def toy_sets(toy_root: Path) -> list[str]:
 @pytest.fixture(scope="session")
 def finished(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFolder]:
     """Return a function that gives a run, computed once, by a setting of `eval`; tests change only copies."""
-    from negbench.loop.runs import RunContext, run_config
+    from negbench.loop.runs import RunContext, compute_or_reuse
     from negbench.systems.system import load_config
 
     context = RunContext.open(tmp_path_factory.mktemp("finished"), "none")
 
     def compute(setting: str, strategy: str = "qure") -> RunFolder:
         sets = [*vector_sets, f"eval.{setting}", "eval.dev_fraction=0.2"]
-        return run_config(load_config(flags={"strategy": {"name": strategy}}, sets=sets), context).folder
+        return compute_or_reuse(load_config(flags={"strategy": {"name": strategy}}, sets=sets), context).folder
 
     return compute
 
@@ -545,7 +545,7 @@ def ui_commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[s
 @pytest.fixture(scope="session")
 def interrupted() -> Callable[[RunConfig, Path, int], RunContext]:
     """Return a function that interrupts a run by Ctrl-C in the first step of an epoch; returns what resumes it."""
-    from negbench.loop.runs import DATA, RunContext, run_config
+    from negbench.loop.runs import DATA, RunContext, compute_or_reuse
     from negbench.loop.types import Callbacks, State
 
     def compute(config: RunConfig, where: Path, epoch: int) -> RunContext:
@@ -555,7 +555,7 @@ def interrupted() -> Callable[[RunConfig, Path, int], RunContext]:
 
         context = replace(RunContext.open(where, "none"), cache=DATA)
         with pytest.raises(KeyboardInterrupt):
-            run_config(config, replace(context, callbacks=Callbacks(stepped=stop)))
+            compute_or_reuse(config, replace(context, callbacks=Callbacks(stepped=stop)))
         return context
 
     return compute

@@ -7,7 +7,7 @@ from typing import Any
 
 from negbench.data.scene import DataCache
 from negbench.display import Display
-from negbench.loop.runs import DATA, RunContext, open_run, run_config
+from negbench.loop.runs import DATA, RunContext, compute_or_reuse, open_run
 from negbench.loop.types import Callbacks, OpenRun
 from negbench.settings.config import RunConfig
 from negbench.settings.layers import parse_plugin
@@ -30,7 +30,7 @@ def run(config: RunConfig, where: Path, **hooks: Callable[..., None]) -> RunResu
 
     It shares data and backbones with earlier runs, as in a command.
     """
-    return run_config(config, replace(RunContext.open(where, "none"), cache=DATA, callbacks=Callbacks(**hooks)))
+    return compute_or_reuse(config, replace(RunContext.open(where, "none"), cache=DATA, callbacks=Callbacks(**hooks)))
 
 
 def flags_of(sets: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, event
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
 from negbench.loop import progress
-from negbench.loop.runs import RunContext, run_config
+from negbench.loop.runs import RunContext, compute_or_reuse
 from negbench.loop.types import Callbacks
 from negbench.machine import signals
 from negbench.machine.files import write_json
@@ -31,7 +31,7 @@ from tests.runs import config_of
 
 
 def run(sets: list[str], where: Path) -> RunResult:
-    return run_config(config_of(sets, "qure"), RunContext.open(where))
+    return compute_or_reuse(config_of(sets, "qure"), RunContext.open(where))
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +118,13 @@ def test_a_resumed_run_has_each_point_once(vector_sets, tmp_path, monkeypatch):
     config = config_of(vector_sets, "in-batch", "train.epochs=2", "train.batch_size=10")
     context = RunContext.open(tmp_path)
     with pytest.raises(signals.Stopped):
-        run_config(config, replace(context, callbacks=Callbacks(stepped=stop)))
+        compute_or_reuse(config, replace(context, callbacks=Callbacks(stepped=stop)))
     signals._noted.clear()
     (stopped,) = runs_in(tmp_path)
     client = MlflowClient(default_uri(tmp_path))
     before = [point.step for point in client.get_metric_history(stopped.info.run_id, "train/step_loss")]
     assert before
-    done = run_config(config, context)
+    done = compute_or_reuse(config, context)
     (copy,) = runs_in(tmp_path)
     for name in ("train/loss", "train/step_loss", "val/recall_at_10"):
         curve = [(point["step"], point[name]) for point in done.folder.metrics() if name in point]

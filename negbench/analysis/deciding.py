@@ -110,7 +110,7 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
         runs: runs folder.
         rules: how strategies are compared.
     """
-    finished = sorted((cell for cell in cells if cell.step(runs) == "reuse"), key=lambda cell: cell.seed)
+    finished = sorted((cell for cell in cells if cell.action(runs) == "reuse"), key=lambda cell: cell.seed)
     results = read_results(runs, [{**cell.columns, "seed": cell.seed, "run": cell.folder} for cell in finished])
     groups = groups_of(results)
     lines = []

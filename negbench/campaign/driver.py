@@ -153,10 +153,10 @@ def foresee(first: Round) -> list[str]:
     lines = list(first.words)
     for cell in by_data.values():
         lines.append(_data_text(cell))
-        if cell.step(first.runs) != "reuse":
+        if cell.action(first.runs) != "reuse":
             lines += forecast_lines(cell.config, DATA, started_precision(cell.run, first.runs))
     price = first.price(Forecast())
-    is_missing = any(cell.step(first.runs) != "reuse" for cell in cells)
+    is_missing = any(cell.action(first.runs) != "reuse" for cell in cells)
     is_timed = any(line.startswith(STEPS_ALONE) for line in lines)
     if is_missing and not price and not is_timed:
         price = [
@@ -253,7 +253,10 @@ def _compute(current: Round, execution: Execution, say: Callable[[str], None]) -
     """Print a round's lines, tell the forecast what follows, and compute the round."""
     for line in current.words:
         say(line)
-    epochs_ahead = {cell.hash: cell.config.train.epochs for cell in current.ahead if cell.step(current.runs) != "reuse"}
+    epochs_ahead = {}  # by hash: a run of several cells is computed once
+    for cell in current.ahead:
+        if cell.action(current.runs) != "reuse":
+            epochs_ahead[cell.hash] = cell.config.train.epochs
     least = sum(epochs_ahead.values())
     execution.forecast.later = (least, least + current.later_epochs)
     return current.compute(execution)

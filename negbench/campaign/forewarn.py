@@ -31,7 +31,7 @@ def forewarn(cells: Sequence[Cell], runs: Path, margin: float) -> None:
         runs: runs folder.
         margin: as in `forewarnings`.
     """
-    todo = [cell for cell in cells if cell.step(runs) in ("resume", "anew")]
+    todo = [cell for cell in cells if cell.action(runs) in ("resume", "anew")]
     configs: dict[tuple[str, str], RunConfig] = {}
     for cell in reversed(todo):  # the first cell stays
         configs[cell.labels["backbone"], cell.labels["dataset"]] = cell.config

@@ -62,20 +62,18 @@ class ComparisonPlan:
         """Return a line that says how many cells there are and how many are finished."""
         runs = self.folder.path.parent
         distinct = {cell.hash: cell for cell in self.cells}.values()
-        steps = Counter(cell.step(runs) for cell in distinct)
+        actions = Counter(cell.action(runs) for cell in distinct)
         size = self.size
         if len(distinct) < len(self.cells) and not self.settings_open:
             size += f"; {len(distinct)} different runs"
-        summary = f"{len(self.cells)} cells ({size}), {steps['reuse']} already finished"
-        if steps["resume"]:
-            summary += f", {steps['resume']} to be resumed"
+        summary = f"{len(self.cells)} cells ({size}), {actions['reuse']} already finished"
+        if actions["resume"]:
+            summary += f", {actions['resume']} to be resumed"
         if self.trials is None:
             return summary
-        steps_of_trials = {cell.hash: cell.step(runs) for cell in self.trials.cells}
-        finished = list(steps_of_trials.values()).count("reuse")
-        return (
-            f"{summary}; first {len(steps_of_trials)} trials of {self.trials.grid.words}, {finished} already finished"
-        )
+        trial_actions = {cell.hash: cell.action(runs) for cell in self.trials.cells}
+        finished = list(trial_actions.values()).count("reuse")
+        return f"{summary}; first {len(trial_actions)} trials of {self.trials.grid.words}, {finished} already finished"
 
     @property
     def settings_open(self) -> bool:
@@ -83,7 +81,7 @@ class ComparisonPlan:
         if self.trials is None or not self.trials.grid.temperatures:
             return False
         runs = self.folder.path.parent
-        return any(cell.step(runs) != "reuse" for cell in self.trials.cells)
+        return any(cell.action(runs) != "reuse" for cell in self.trials.cells)
 
     @property
     def trials_folder(self) -> ComparisonFolder:

@@ -133,7 +133,7 @@ def show_plan(dry_run: DryRun, options: Any) -> dict[str, Any]:
         return {"notes": lines}
     cells = []
     for cell in first.command_cells:
-        cells.append({**cell.labels, "seed": cell.seed, "hash": cell.hash, "step": cell.step(first.runs)})
+        cells.append({**cell.labels, "seed": cell.seed, "hash": cell.hash, "step": cell.action(first.runs)})
     return {"cells": cells, "notes": lines}
 
 

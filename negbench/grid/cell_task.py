@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from negbench.grid.executors import Notify
-from negbench.loop.runs import DATA, RunContext, run_config
+from negbench.loop.runs import DATA, RunContext, compute_or_reuse
 from negbench.loop.types import PlannedRun
 
 
@@ -36,6 +36,6 @@ def compute_task(task: Task, notify: Notify) -> tuple[str, bool]:
     Raises:
         RunError: this process would compute a different run than planned.
     """
-    result = run_config(task.planned, replace(RunContext.open(task.runs, task.uri), cache=DATA, tags=task.tags))
+    result = compute_or_reuse(task.planned, replace(RunContext.open(task.runs, task.uri), cache=DATA, tags=task.tags))
     torch.cuda.empty_cache()  # an idle worker returns the memory that torch only caches
     return result.run_id, result.reused

@@ -18,7 +18,7 @@ from negbench.grid.axis import AXES, Value, names_of, short
 from negbench.loop.runs import plan_run
 from negbench.loop.types import PlannedRun
 from negbench.settings.config import ResolvedConfig, RunConfig
-from negbench.store.runfolder import RunFolder, Step, best_of, step_of
+from negbench.store.runfolder import Action, RunFolder, action_of, best_of
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Cell:
         """Axis -> its value, as tables print it."""
         return {axis: str(value) for axis, value in self.columns.items() if axis in AXES}
 
-    def step(self, runs: Path) -> Step:
+    def action(self, runs: Path) -> Action:
         """Return what is left to do: reuse, resume or compute anew."""
-        return step_of(RunFolder(runs / self.folder) if self.folder else None)
+        return action_of(RunFolder(runs / self.folder) if self.folder else None)
 
     def with_config(self, config: RunConfig, runs: Path, cache: DataCache, **labels: str) -> Cell:
         """Return a cell of another configuration, with the same value on each axis, apart from the given labels."""

@@ -88,7 +88,7 @@ def compute_and_log(
     todo: list[Cell] = []
     by_hash: dict[str, Outcome] = {}
     for cell in distinct:
-        if cell.step(runs) == "reuse":
+        if cell.action(runs) == "reuse":
             by_hash[cell.hash] = Outcome(cell, cell.folder, None, True)
         else:
             todo.append(cell)

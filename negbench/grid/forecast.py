@@ -123,7 +123,7 @@ class Forecast:
         """
         missing = []
         for cell in {cell.hash: cell for cell in cells}.values():
-            if cell.step(runs) == "reuse":
+            if cell.action(runs) == "reuse":
                 self.add(cell, runs / str(cell.folder))
             else:
                 missing.append(cell)

@@ -80,7 +80,7 @@ def assemble_team(run: OpenRun, folder: RunFolder) -> Iterator[Team]:
     Raises:
         PausedError: a helper has ended before; the run's checkpoint stays.
     """
-    count = run.step.processes
+    count = run.step_plan.processes
     if count == 1:
         yield ALONE
         return
@@ -88,7 +88,7 @@ def assemble_team(run: OpenRun, folder: RunFolder) -> Iterator[Team]:
     with tempfile.TemporaryDirectory(prefix="negbench-") as place:
         meeting = Path(place) / "meeting"
         teams = [Team(number, count) for number in range(count)]
-        tasks = [TeamTask(planned, folder.path, team, meeting, run.step, run.precision.name) for team in teams[1:]]
+        tasks = [TeamTask(planned, folder.path, team, meeting, run.step_plan, run.precision.name) for team in teams[1:]]
         helpers = [start_helper(task) for task in tasks]
         ending = threading.Event()
         if torch.cuda.is_available():  # elsewhere a collective fails by itself when its other side is gone

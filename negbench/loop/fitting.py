@@ -22,7 +22,7 @@ def fitting_plan(run: OpenRun) -> StepPlan:
     """
     device = run.precision.device
     if device.type != "cuda":
-        return run.step
+        return run.step_plan
     rows = StepRows.of(run.config, run.scene.train.dataset, run.backbone)
     plans = possible_plans(run.config.compute, run.config.train.batch_size, run.backbone)
     architecture = Architecture.of(run)

@@ -50,7 +50,7 @@ def _help(task: TeamTask) -> None:
     cache = DataCache()
     run = open_run(task.run, display, cache, precision=task.precision)
     config = run.config
-    run = replace(run, step=task.plan).in_team(team)
+    run = replace(run, step_plan=task.plan).in_team(team)
     _say(READY)
     join(team, task.meeting)
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)

@@ -96,7 +96,7 @@ def step_needs(run: OpenRun) -> list[Need]:
 def too_large_step(run: OpenRun, state: State) -> PausedError:
     """Return the error of a step that needed more memory than there is: what it held, and how it fits."""
     device = run.precision.device
-    plan = run.step
+    plan = run.step_plan
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
         total = torch.cuda.get_device_properties(device).total_memory

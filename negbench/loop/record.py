@@ -59,7 +59,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "device": run.precision.device.type,
             "precision": run.precision.name,
             "threads": threads,
-            **vars(run.step),
+            **vars(run.step_plan),
         },
         "divisor": run.config.divisor,
         "reads_pictures": reads_pixels(run.config),

@@ -44,7 +44,7 @@ from negbench.metrics.part_name import part_name
 from negbench.plugins.registry import checked_options, registry
 from negbench.settings.config import ResolvedConfig, RunConfig, TrainConfig, is_score_file, resolve
 from negbench.store.run_result import RunResult
-from negbench.store.runfolder import RunFolder, best_of, claim_folder, step_of
+from negbench.store.runfolder import RunFolder, action_of, best_of, claim_folder
 from negbench.store.tracking import RunLog, Tracker
 
 DATA = DataCache()  # one per process: its runs share what the first one loaded
@@ -207,7 +207,7 @@ def open_run(
         backbone = cache.backbone(planned.config).to(computing.device)
         backbone.precision = computing.name
         _bound_temperature(backbone, planned.config.train)
-        step = StepPlan.of(planned.config, backbone, started={})
+        step_plan = StepPlan.of(planned.config, backbone, started={})
         splits = cache.splits(planned.config)
         scene = cache.scene(planned.config, splits, backbone, computing.device, display)
         opened = OpenRun(
@@ -223,15 +223,15 @@ def open_run(
             display=display,
             check=check,
             precision=computing,
-            step=step,
+            step_plan=step_plan,
         )
-        return replace(opened, step=fitting_plan(opened))
+        return replace(opened, step_plan=fitting_plan(opened))
 
 
 def started_precision(planned: PlannedRun, runs: Path) -> str | None:
     """Return the precision of a run that this folder holds, finished or to be resumed; None if it holds none."""
     folder = best_of(runs, planned.hash)
-    if folder is None or step_of(folder) == "anew":
+    if folder is None or action_of(folder) == "anew":
         return None
     precision: str | None = folder.manifest.get("started", {}).get("precision")
     return precision
@@ -291,7 +291,7 @@ class RunContext:
         return cls(root, Tracker.open(root, tracking_uri))
 
 
-def run_config(config: RunConfig | PlannedRun, context: RunContext) -> RunResult:
+def compute_or_reuse(config: RunConfig | PlannedRun, context: RunContext) -> RunResult:
     """Compute a run, resume it if it was interrupted, or read its result if it is finished.
 
     Args:
@@ -313,8 +313,8 @@ def run_config(config: RunConfig | PlannedRun, context: RunContext) -> RunResult
             started = folder.manifest.get("started", {})
             precision = Precision.of(run.config, started.get("precision"))
             run = in_precision(run, precision, context.cache, context.display)
-            step = StepPlan.of(run.config, run.backbone, {**vars(run.step), **started})
-            run = replace(run, step=step)
+            step_plan = StepPlan.of(run.config, run.backbone, {**vars(run.step_plan), **started})
+            run = replace(run, step_plan=step_plan)
         hold_features(run)
         return compute_run(run, folder, context)
 
@@ -350,8 +350,8 @@ def hold_features(run: OpenRun) -> None:
     if gibibytes is not None:
         budget = int(gibibytes * 2**30)
     elif source.device.type == "cuda":
-        step = step_memory(run, run.step)
-        budget = feature_budget(source.device, source.held_bytes, sum(step.values()))
+        step_bytes = step_memory(run, run.step_plan)
+        budget = feature_budget(source.device, source.held_bytes, sum(step_bytes.values()))
     else:
         budget = feature_budget(source.device)
     source.hold(budget)
@@ -360,7 +360,7 @@ def hold_features(run: OpenRun) -> None:
 
 
 def compute_run(run: OpenRun, folder: RunFolder, context: RunContext) -> RunResult:
-    """Compute or resume an opened run in its folder, whose lock the caller holds; see `run_config`."""
+    """Compute or resume an opened run in its folder, whose lock the caller holds; see `compute_or_reuse`."""
     with (
         threads(run.config.compute.threads),
         _recording(run, folder, context) as (log, live),

@@ -53,7 +53,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     run.check()
     with own_randomness(config.seed, run.precision.device):
         state = parts.restore(folder) or State()
-        state.note_plan(run.step)
+        state.note_plan(run.step_plan)
         run.display.seconds.update(state.seconds)
         log = state.noting(log)
         run.team.announce("weights")
@@ -115,13 +115,13 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     config = run.config
     backbone = run.backbone
     scene = run.scene
-    backbone.recompute(run.step.recompute)
+    backbone.recompute(run.step_plan.recompute)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     alone = replace(scene, team=ALONE)  # each process of a run makes its own parts
     read = planes_read(strategy, config.mining, loss)
     offline = offline_planes(read, config, alone, run.display, run.precision.name)
     offline |= listed_plane(strategy, scene.train.dataset, run.precision.device)
-    calls = TrainingCalls(backbone, config.seed, run.step.micro_batch, run.team)
+    calls = TrainingCalls(backbone, config.seed, run.step_plan.micro_batch, run.team)
     objective = Objective(calls, strategy, loss, scene, config.mining, config.hybrid, offline)
     train = config.train
     groups = with_temperature_rate(

@@ -93,7 +93,7 @@ class OpenRun(PlannedRun):
     backbone: Backbone
     scene: EncodedSplits
     precision: Precision
-    step: StepPlan
+    step_plan: StepPlan
     display: "Display"
     callbacks: Callbacks = field(default_factory=Callbacks)
     team: Team = ALONE

@@ -142,7 +142,7 @@ class ClaimsPlan:
     def line(self) -> str:
         """Return a line that says how many runs the first look needs and how many are finished."""
         distinct = {cell.hash: cell for cell in self.cells}.values()
-        finished = sum(cell.step(self.runs) == "reuse" for cell in distinct)
+        finished = sum(cell.action(self.runs) == "reuse" for cell in distinct)
         need = "s need" if len(self.claims) > 1 else " needs"
         seeds = len(self.looks.first)
         return f"{len(self.claims)} claim{need} {len(distinct)} runs ({seeds} seeds), {finished} already finished"
@@ -155,7 +155,7 @@ class ClaimsPlan:
 
     def dry_run(self) -> list[str]:
         """Say what is undecided after the first look, and what deciding it costs, if its runs are finished."""
-        finished = [cell for cell in self.cells if cell.step(self.runs) == "reuse"]
+        finished = [cell for cell in self.cells if cell.action(self.runs) == "reuse"]
         if len(finished) < len(self.cells):
             return []
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 MOVES_SCORES = False  # only stores results
 
 Status = Literal["finished", "failed", "interrupted", "new"]
-Step = Literal["reuse", "resume", "anew"]  # for finished runs, interrupted ones, and all others, including failed ones
+# what to do about a run: reuse a finished one, resume an interrupted one, compute all others anew, failed ones included
+Action = Literal["reuse", "resume", "anew"]
 _SPARE = {"checkpoint.pt", "error.txt", "mlflow.json", "model.safetensors"}  # files that a finished run can do without
 _AGAIN = "move the folder elsewhere and rerun the command that computed the run"
 _FIRST = "delete checkpoint.pt in its folder to restart the run from its first epoch"
@@ -381,7 +382,7 @@ def runs_of(runs: Path, config_hash: str) -> list[RunFolder]:
     return [folder for folder in folders if folder.manifest.get("hash") == config_hash]
 
 
-def step_of(folder: RunFolder | None) -> Step:
+def action_of(folder: RunFolder | None) -> Action:
     """Return what to do about a run, given its folder so far."""
     status: Status = "new" if folder is None else folder.status
     if status == "finished":
@@ -406,11 +407,11 @@ def _written_at(folder: RunFolder) -> int:
 @contextmanager
 def claim_folder(
     runs: Path, name: str, config_hash: str, manifest: Callable[[], Mapping[str, Any]]
-) -> Iterator[tuple[RunFolder, Step]]:
+) -> Iterator[tuple[RunFolder, Action]]:
     """Find or create the folder of one run, and lock it while the run is computed.
 
     If another process holds it, wait until that one is done or dead, and look again: no run is computed twice at a
-    time, and a process that dies loses its claim at once. A step that computes nothing holds no lock.
+    time, and a process that dies loses its claim at once. A run that is reused holds no lock.
 
     Args:
         runs: folder of the runs.
@@ -422,16 +423,16 @@ def claim_folder(
         with ExitStack() as locks:
             with lock_file(runs / ".claims.lock"):  # two processes must not both find nothing
                 folder = best_of(runs, config_hash)
-                step = step_of(folder)
-                if folder is None or step == "anew":
+                action = action_of(folder)
+                if folder is None or action == "anew":
                     folder = new_folder(runs, name)
-                is_free = step == "reuse" or _try_lock(folder, locks)
-                if step == "anew":  # now, so that the next process finds it
+                is_free = action == "reuse" or _try_lock(folder, locks)
+                if action == "anew":  # now, so that the next process finds it
                     folder.write_manifest(manifest())
             if is_free:
-                if step == "reuse":
+                if action == "reuse":
                     folder.tidy()
-                yield folder, step
+                yield folder, action
                 return
         with folder.lock(wait=True):  # until the other process is done or dead
             pass

@@ -18,7 +18,7 @@ from negbench.display import log
 from negbench.errors import RunError
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, InProcess, Notify, last_event
-from negbench.loop.runs import DATA, RunContext, plan_run, run_config
+from negbench.loop.runs import DATA, RunContext, compute_or_reuse, plan_run
 from negbench.loop.types import Callbacks, Log, PlannedRun
 from negbench.machine import files
 from negbench.plugins.registry import registry
@@ -140,7 +140,7 @@ class Trials:
         _name_objective(trial.study, self._spec.metric or planned.card.main)
         callbacks = Callbacks(point=_watch(trial, planned, before, self._spec.metric))
         try:
-            result = run_config(planned, replace(self._bench, callbacks=callbacks))
+            result = compute_or_reuse(planned, replace(self._bench, callbacks=callbacks))
         except Pruned:
             self._drop_large_files(planned)
             raise

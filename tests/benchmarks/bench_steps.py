@@ -39,7 +39,7 @@ from PIL import Image
 from negbench.display import Display
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch
-from negbench.loop.runs import DATA, RunContext, open_run, run_config
+from negbench.loop.runs import DATA, RunContext, compute_or_reuse, open_run
 from negbench.loop.step_memory import Architecture, StepRows, step_memory, step_operations
 from negbench.loop.types import Callbacks, State
 from negbench.machine.free_memory import size
@@ -112,7 +112,7 @@ def compute(options: argparse.Namespace, folder: Path) -> None:
         RunContext.open(folder / options.runs, "none"), cache=DATA, callbacks=Callbacks(stepped=note_step)
     )
     try:
-        result = run_config(config, context)
+        result = compute_or_reuse(config, context)
     except Stopped as error:
         print(f"stopped by {error}", flush=True)
         raise SystemExit(error.code) from None
@@ -132,14 +132,14 @@ def tell_estimate(config: RunConfig, seconds: float) -> None:
     """Print the estimate of a step's memory, and the speed of steps that took so many seconds; 0: not known."""
     before = time.process_time()
     run = open_run(config, Display(), DATA)
-    parts = step_memory(run, run.step)
+    parts = step_memory(run, run.step_plan)
     listed = ", ".join(f"{name} {size(count)}" for name, count in parts.items())
     took = time.process_time() - before
     print(f"estimate of a step: {size(sum(parts.values()))} ({listed}), in {took:.1f} processor seconds")
     if seconds == 0:
         return
     rows = StepRows.of(run.config, run.scene.train.dataset, run.backbone)
-    operations = sum(step_operations(Architecture.of(run), rows, run.step).values())
+    operations = sum(step_operations(Architecture.of(run), rows, run.step_plan).values())
     speed = operations / seconds / 1e12
     print(f"speed of the steps: {speed:.3g} * 10^12 operations a second")
     if run.precision.device.type == "cuda":

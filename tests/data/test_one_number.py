@@ -12,7 +12,7 @@ from negbench.data.batch_size import EMBED_BATCH, ENCODE_BATCH, batch_size, larg
 from negbench.data.features import FeatureStore, store_of
 from negbench.errors import OptionError
 from negbench.files.image_files import is_picture
-from negbench.loop.runs import RunContext, run_config
+from negbench.loop.runs import RunContext, compute_or_reuse
 from negbench.plugins.registry import registry
 from negbench.settings.config import RunConfig, build_config
 from tests.runs import config_of
@@ -112,7 +112,7 @@ def test_a_run_has_the_same_numbers_with_a_foreign_cache(strategy, toy_root, new
     finished = []
     for cache in (new_cache, foreign):
         monkeypatch.setenv("NEGBENCH_CACHE", str(cache))
-        run = run_config(config, RunContext.open(tmp_path / cache.name, "none"))
+        run = compute_or_reuse(config, RunContext.open(tmp_path / cache.name, "none"))
         finished.append(run.folder)
     first, second = finished
     assert first.run_id == second.run_id

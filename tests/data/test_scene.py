@@ -26,7 +26,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log
 from negbench.grid.executors import InProcess
 from negbench.loop import record
-from negbench.loop.runs import DATA, RunContext, compute_run, open_run, plan_run, run_config
+from negbench.loop.runs import DATA, RunContext, compute_or_reuse, compute_run, open_run, plan_run
 from negbench.loop.types import Callbacks
 from negbench.machine.contents import content_hashes, stamp
 from negbench.plugins.registry import build, registry
@@ -78,8 +78,8 @@ def test_a_comparison_loads_data_and_backbone_once(vector_sets, tmp_path, spy_on
 def test_a_shared_backbone_starts_every_run_anew(vector_sets, tmp_path):
     shared = RunContext.open(tmp_path / "shared", "none")
     for config in configs(vector_sets, "in-batch,all-corpus,hycole"):
-        together = run_config(config, shared)
-        alone = run_config(config, RunContext.open(tmp_path / "alone", "none"))
+        together = compute_or_reuse(config, shared)
+        alone = compute_or_reuse(config, RunContext.open(tmp_path / "alone", "none"))
         assert together.metrics == alone.metrics, config.strategy.name
         assert together.folder.metrics() == alone.folder.metrics(), config.strategy.name
         weights = alone.folder.weights()
@@ -153,15 +153,15 @@ def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name)
     """Regression: yesterday's numbers for rewritten embeddings; those of a new guide under the hash of the old one."""
     config, files = guided_run(tmp_path / "d")
     context = RunContext.open(tmp_path / "runs", "none")
-    first = run_config(config, context)
+    first = compute_or_reuse(config, context)
     change(files[name])
-    again = run_config(config, context)
-    alone = run_config(config, RunContext.open(tmp_path / "alone", "none"))
+    again = compute_or_reuse(config, context)
+    alone = compute_or_reuse(config, RunContext.open(tmp_path / "alone", "none"))
     assert not again.reused
     assert again.run_id == alone.run_id != first.run_id
     assert again.metrics == alone.metrics
     files[name].touch()  # the same content
-    assert run_config(config, context).reused
+    assert compute_or_reuse(config, context).reused
     other = config.model_copy(update={"seed": 1})
     (cell,) = plan_cells([other], tmp_path / "runs", Display(), DATA)
     change(files[name])  # after the plan
@@ -170,7 +170,7 @@ def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name)
     assert best_of(tmp_path / "runs", cell.hash) is None
     callbacks = Callbacks(refreshed=lambda *_: change(files[name]))  # while it trains
     with pytest.raises(RunError, match=f"{name} changed after the run was planned"):
-        run_config(other, replace(context, callbacks=callbacks))
+        compute_or_reuse(other, replace(context, callbacks=callbacks))
 
 
 def test_a_plugin_that_was_imported_again_is_loaded_again(vector_sets, own_registry):
@@ -269,12 +269,12 @@ def test_frozen_texts_are_encoded_once_for_all_runs_of_a_scene(aspects, tmp_path
     sets += ["dataset.val_queries=20", "backbone='vectors'", "backbone.hidden=8", "train.epochs=2", "schedule.n_def=1"]
     grid = configs(sets, "in-batch,top-k,hycole", f"backbone.attribute_weights={str(aspects).lower()}")
     context = RunContext.open(tmp_path, "none")
-    once = [run_config(config, context).details["metrics"] for config in grid]
+    once = [compute_or_reuse(config, context).details["metrics"] for config in grid]
     counts = [len(tokens["ids"]) for _, tokens in calls]
     assert sorted(count for count in counts if count > 2) == [20, 70]  # one and two show what texts take
     monkeypatch.setattr(scene, "frozen_texts", lambda backbone, tokens: tokens)  # encode each batch separately
     context = RunContext.open(tmp_path / "each", "none")
-    assert [run_config(config, context).details["metrics"] for config in grid] == once
+    assert [compute_or_reuse(config, context).details["metrics"] for config in grid] == once
     assert len(calls) > 20
 
 
@@ -313,7 +313,7 @@ def test_large_backbones_do_not_pile_up(vector_sets, monkeypatch):
 def test_what_is_left_out_is_no_member_of_a_batch_either(vector_sets, tmp_path, option):
     def behaviour(value: str) -> dict[str, float]:
         (config,) = configs(vector_sets, "in-batch", f"mining.{option}={value}", "train.batch_size=24")
-        return run_config(config, RunContext.open(tmp_path, "none")).details["behaviour"]
+        return compute_or_reuse(config, RunContext.open(tmp_path, "none")).details["behaviour"]
 
     plain = behaviour("false")
     excluding = behaviour("true")

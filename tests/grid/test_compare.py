@@ -34,7 +34,7 @@ from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, InProcess, Processes
 from negbench.loop import identity
-from negbench.loop.runs import RunContext, plan_run, run_config
+from negbench.loop.runs import RunContext, compute_or_reuse, plan_run
 from negbench.machine.files import read_json, write_json
 from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
@@ -122,7 +122,7 @@ def test_a_run_is_computed_once_in_the_order_of_the_plan_and_a_failure_stops_not
 def test_a_cell_leaves_no_memory_that_torch_only_caches(monkeypatch, tmp_path):
     emptied = list[int]()
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
-    monkeypatch.setattr(grid_task, "run_config", lambda *_: SimpleNamespace(run_id="r", reused=False))
+    monkeypatch.setattr(grid_task, "compute_or_reuse", lambda *_: SimpleNamespace(run_id="r", reused=False))
     assert compute_task(Task(cell("a", 0).run, tmp_path, "none", {}), print) == ("r", False)
     assert emptied == [1]
 
@@ -490,7 +490,7 @@ def test_a_finished_run_on_a_made_world_is_planned_without_making_it(more, tmp_p
     monkeypatch.setattr(vectors, "_parts", lambda *spec, **lines: made.append("") or parts(*spec, **lines))
     flags: dict[str, Any] = {"strategy": {"name": "oracle-after-target"}}
     config = load_config(flags=flags, sets=[*_SMALL, *more])
-    run = run_config(config, RunContext.open(tmp_path, "none"))
+    run = compute_or_reuse(config, RunContext.open(tmp_path, "none"))
 
     def found(config: RunConfig = config) -> bool:
         """Whether the run is planned, and equal to one whose world was made; True if none was made."""

@@ -24,8 +24,8 @@ def manifest() -> dict[str, Any]:
 
 
 def hold_claim(runs: str, pipe: Connection, finishes: bool) -> None:
-    with claim_folder(Path(runs), NAME, HASH, manifest) as (folder, step):
-        pipe.send((folder.run_id, step))
+    with claim_folder(Path(runs), NAME, HASH, manifest) as (folder, action):
+        pipe.send((folder.run_id, action))
         pipe.recv()
         if finishes:
             folder.write_result(RESULT)
@@ -43,27 +43,27 @@ def test_the_second_waits_for_the_first(tmp_path, finishes):
         pytest.fail("two hold it")
     threading.Timer(0.4, ours.send, ["go on"]).start()
     started = time.monotonic()
-    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, step):
+    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, action):
         assert time.monotonic() - started > 0.2  # it waited
-        assert (folder.run_id, step) == (NAME, "reuse" if finishes else "resume")
+        assert (folder.run_id, action) == (NAME, "reuse" if finishes else "resume")
     process.join()
     assert [run.run_id for run in runs_of(tmp_path, HASH)] == [NAME]
 
 
 def test_steps_of_a_claim(tmp_path):
     assert best_of(tmp_path, HASH) is None
-    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, step):
-        assert step == "anew"
+    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, action):
+        assert action == "anew"
         folder.write_error("mend this")
-    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, step):
-        assert (folder.run_id, step) == (f"{NAME}-2", "anew")  # the failed attempt is kept for inspection
+    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, action):
+        assert (folder.run_id, action) == (f"{NAME}-2", "anew")  # the failed attempt is kept for inspection
         folder.write_result({**RESULT, "metrics": {"a": 1.0}})
-    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, step):
-        assert (folder.run_id, step) == (f"{NAME}-2", "reuse")
+    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, action):
+        assert (folder.run_id, action) == (f"{NAME}-2", "reuse")
     late = new_folder(tmp_path, NAME)  # for example a copy
     late.write_manifest(manifest())
     late.write_result({**RESULT, "metrics": {"a": 2.0}})
     assert best_of(tmp_path, HASH) == late
     assert late.run_id == f"{NAME}-3"
-    with claim_folder(tmp_path, NAME, "f" * 16, lambda: {"hash": "f" * 16}) as (folder, step):
-        assert (folder.run_id, step) == (f"{NAME}-4", "anew")  # another run, whose name is taken
+    with claim_folder(tmp_path, NAME, "f" * 16, lambda: {"hash": "f" * 16}) as (folder, action):
+        assert (folder.run_id, action) == (f"{NAME}-4", "anew")  # another run, whose name is taken

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 from negbench.errors import NegbenchError
 from negbench.loop.clean import low_component, query_losses
-from negbench.loop.runs import run_config
+from negbench.loop.runs import compute_or_reuse
 from negbench.plugins.registry import registry
 from negbench.scoring.evaluation import Embeddings
 from negbench.settings.config import MiningConfig
@@ -100,7 +100,7 @@ def test_a_resumed_run_leaves_out_the_same(vector_sets, tmp_path, interrupted):
     config = config_of(vector_sets, "qure", "train.epochs=4", "train.clean_after=1", "train.lr=0.01")
     whole = run(config, tmp_path / "whole").folder.weights()
     plain = run(config_of(vector_sets, "qure", "train.epochs=4", "train.lr=0.01"), tmp_path / "plain").folder.weights()
-    resumed = run_config(config, interrupted(config, tmp_path / "half", 2)).folder.weights()
+    resumed = compute_or_reuse(config, interrupted(config, tmp_path / "half", 2)).folder.weights()
     for name, value in whole.items():
         assert torch.equal(value, resumed[name]), name
     assert [name for name, value in whole.items() if not torch.equal(value, plain[name])]

@@ -16,7 +16,7 @@ from negbench.data.scene import EncodedSplits
 from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
-from negbench.loop.runs import RunContext, run_config
+from negbench.loop.runs import RunContext, compute_or_reuse
 from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import Callbacks, OpenRun, State
 from negbench.mining.mined import batch_statistics
@@ -175,7 +175,7 @@ REMEMBERING = [  # each with the strategy without its queue
 def test_queues_and_orders_are_resumed_to_the_bit(name, plain, vector_sets, tmp_path, interrupted):
     config = config_of(vector_sets, name)
     whole = run(config, tmp_path / "whole")
-    again = run_config(config, interrupted(config, tmp_path / "halves", 2))
+    again = compute_or_reuse(config, interrupted(config, tmp_path / "halves", 2))
     weights = whole.folder.weights()
     weights_again = again.folder.weights()
     assert weights.keys() == weights_again.keys()
@@ -310,7 +310,7 @@ def test_a_run_has_the_order_of_its_strategy(vector_sets, tmp_path):
 
     context = dataclasses.replace(RunContext.open(tmp_path, "none"), callbacks=Callbacks(stepped=stepped))
     for name in ("in-batch", "no-duplicates"):
-        run_config(config_of(vector_sets, name, "train.epochs=1"), context)
+        compute_or_reuse(config_of(vector_sets, name, "train.epochs=1"), context)
     assert repeats["in-batch"] > 0
     assert repeats["no-duplicates"] == 0
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from negbench.loop.runs import run_config
+from negbench.loop.runs import compute_or_reuse
 from negbench.loop.step_memory import step_memory
 from negbench.plugins.registry import registry
 from negbench.store.run_result import RunResult
@@ -39,7 +39,7 @@ def test_every_strategy_starts_as_on_a_cpu(subtests, strategy, sets, tmp_path):
 def test_resumed_to_the_bit(strategy, sets, tmp_path, interrupted):
     config = config_of(sets, strategy)
     straight = run(config, tmp_path / "straight").folder.weights()
-    resumed = run_config(config, interrupted(config, tmp_path / "half", 1)).folder.weights()
+    resumed = compute_or_reuse(config, interrupted(config, tmp_path / "half", 1)).folder.weights()
     for name, value in straight.items():
         assert torch.equal(resumed[name], value), name
 
@@ -69,7 +69,7 @@ def test_a_step_takes_no_more_than_its_estimate(backbone, toy_root, tmp_path):
         options.append("backbone.frozen=false")
     config = config_of([f"dataset.root='{toy_root}'", *options], "in-batch", backbone={"name": backbone})
     opened = untrained(config)
-    estimate = sum(step_memory(opened, opened.step).values())
+    estimate = sum(step_memory(opened, opened.step_plan).values())
     result = run(config, tmp_path)
     assert result.details["peak_memory_mib"] * 2**20 < estimate
 

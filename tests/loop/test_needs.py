@@ -8,7 +8,7 @@ import torch
 
 from negbench.errors import OptionError
 from negbench.loop import needs
-from negbench.loop.runs import run_config
+from negbench.loop.runs import compute_or_reuse
 from negbench.loop.types import OpenRun
 from negbench.machine import free_memory as machine
 from negbench.machine.free_memory import machine_memory, size
@@ -59,7 +59,7 @@ def test_what_is_told_is_what_a_run_then_holds(vector_sets, tmp_path, interrupte
     disk = by_name(needs.disk_needs(run))
     bench = interrupted(run.config, tmp_path, 5)
     pools = next(tmp_path.glob("*/pools-*.bits")).stat().st_size - 128  # the header of a npy file
-    folder = run_config(run.config, bench).folder
+    folder = compute_or_reuse(run.config, bench).folder
     first = folder.table("mining-00")["negatives"].map(len)
     second = folder.table("mining-01")["negatives"].map(len)
     assert first.tolist() == [2 * 3] * 48

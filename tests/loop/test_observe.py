@@ -12,7 +12,7 @@ from negbench.api import make_strategy
 from negbench.display import Display
 from negbench.loop.observe import regime_epochs
 from negbench.loop.remarks import remarks_of
-from negbench.loop.runs import RunContext, run_config
+from negbench.loop.runs import RunContext, compute_or_reuse
 from negbench.loop.schedule import phases_of
 from negbench.loop.types import State
 from negbench.mining.regime import Regime
@@ -63,7 +63,7 @@ def test_runs_share_what_is_observed_before_their_first_step(vector_sets, tmp_pa
     def compute(strategy: str, context: RunContext, *more: str) -> tuple[dict[str, Any], Counter[str]]:
         """Return a run's result, and how often each function was called."""
         calls.clear()
-        result = run_config(config_of(vector_sets, strategy, *more), context).folder.result
+        result = compute_or_reuse(config_of(vector_sets, strategy, *more), context).folder.result
         return result, Counter(calls)
 
     alone, whole = compute("in-batch", RunContext.open(tmp_path / "alone", "none"))

@@ -6,7 +6,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from negbench.errors import NegbenchError
 from negbench.loop import train
-from negbench.loop.runs import run_config
+from negbench.loop.runs import compute_or_reuse
 from tests.runs import config_of, run
 
 LR = 0.01
@@ -66,7 +66,7 @@ def test_one_cycle_is_torchs(sets, options, vector_sets, tmp_path):
 def test_a_run_that_is_resumed_goes_on_with_its_cycle(vector_sets, tmp_path, interrupted):
     config = config_of(vector_sets, "in-batch", *ONE_CYCLE, "train.epochs=3", "train.lr_warmup_epochs=1.5")
     whole = run(config, tmp_path / "whole").folder.weights()
-    resumed = run_config(config, interrupted(config, tmp_path / "half", 2)).folder.weights()
+    resumed = compute_or_reuse(config, interrupted(config, tmp_path / "half", 2)).folder.weights()
     for name, value in whole.items():
         assert torch.equal(value, resumed[name]), name
 

@@ -26,7 +26,7 @@ from negbench.grid.compute import encode_cells
 from negbench.loop import helper
 from negbench.loop.assemble_team import TeamTask
 from negbench.loop.precision import Precision, automatic
-from negbench.loop.runs import DATA, RunContext, plan_run, run_config
+from negbench.loop.runs import DATA, RunContext, compute_or_reuse, plan_run
 from negbench.loop.step_plan import StepPlan
 from negbench.machine.team import Team
 from negbench.plugins.registry import registry
@@ -140,7 +140,9 @@ def help_with(config: RunConfig, context: RunContext) -> None:
         helper._help(task)
 
 
-@pytest.mark.parametrize("open_started", [run_config, encode, warn, help_with], ids=lambda function: function.__name__)
+@pytest.mark.parametrize(
+    "open_started", [compute_or_reuse, encode, warn, help_with], ids=lambda function: function.__name__
+)
 def test_a_run_that_was_started_elsewhere_is_opened_in_its_own_precision_only(
     open_started, sets, tmp_path, interrupted, monkeypatch
 ):
@@ -164,8 +166,8 @@ def test_a_run_that_was_started_elsewhere_is_opened_in_its_own_precision_only(
     monkeypatch.setattr(DataCache, "scene", note_precision)
     open_started(config, half)
     assert opened == ["bf16"]
-    if open_started is run_config:
-        assert run_config(config, half).reused
+    if open_started is compute_or_reuse:
+        assert compute_or_reuse(config, half).reused
         assert opened == ["bf16", "bf16"]
 
 
@@ -204,7 +206,7 @@ def test_a_scaler_skips_what_overflows_and_is_resumed(sets, tmp_path, interrupte
     losses = losses_of(whole)
     assert np.isfinite(losses).all(), losses
     assert losses[-1] < losses[0]
-    resumed = run_config(config, interrupted(config, tmp_path / "half", 10)).folder
+    resumed = compute_or_reuse(config, interrupted(config, tmp_path / "half", 10)).folder
     weights = whole.folder.weights()
     for name, value in resumed.weights().items():
         assert torch.equal(value, weights[name]), name

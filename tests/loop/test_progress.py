@@ -8,7 +8,7 @@ import pytest
 
 from negbench.data.scene import DataCache
 from negbench.loop import progress
-from negbench.loop.runs import RunContext, run_config
+from negbench.loop.runs import RunContext, compute_or_reuse
 from negbench.loop.types import Callbacks
 from negbench.store import tracking
 from tests.runs import config_of, run
@@ -53,7 +53,7 @@ def test_a_store_that_does_not_answer_stops_no_training(vector_sets, tmp_path, m
 
     monkeypatch.setattr(tracking, "log_values", log_values_late)
     context = replace(RunContext.open(tmp_path), cache=DataCache(), callbacks=Callbacks(point=end_waiting))
-    done = run_config(config_of(vector_sets, "in-batch"), context)
+    done = compute_or_reuse(config_of(vector_sets, "in-batch"), context)
     assert done.tracking_error is None
     assert slow[0] is True
     losses = [(step, value) for name, value, step in sent if name == "train/loss"]

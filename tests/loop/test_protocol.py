@@ -26,7 +26,7 @@ from negbench.loop import train as loop
 from negbench.loop.checkpoint import TrainingParts, stream
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch
-from negbench.loop.runs import RunContext, run_config
+from negbench.loop.runs import RunContext, compute_or_reuse
 from negbench.loop.schedule import Phase, rate_schedule
 from negbench.loop.types import State
 from negbench.losses.bradley_terry import BradleyTerry
@@ -722,7 +722,7 @@ def test_checkpoints_pause_in_proportion_to_what_they_cost(vector_sets, tmp_path
     assert folder.checkpoint()["state"]["epoch"] == 1
     pools = {path.name for path in folder.path.glob("pools-*")}  # the checkpoint's and the last refresh's
     assert pools == {"pools-00.bits", "pools-03.bits"}
-    assert outcome(run_config(config, context).folder) == outcome(straight.folder)
+    assert outcome(compute_or_reuse(config, context).folder) == outcome(straight.folder)
 
 
 @pytest.fixture(scope="module")

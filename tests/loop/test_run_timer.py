@@ -10,7 +10,7 @@ import torch
 from negbench.data.scene import DataCache
 from negbench.loop import observe, pools, run_timer, train
 from negbench.loop.run_timer import RunTimer, _PartTimer
-from negbench.loop.runs import RunContext, plan_run, run_config
+from negbench.loop.runs import RunContext, compute_or_reuse, plan_run
 from negbench.mining import curves
 from negbench.scoring import evaluation
 from negbench.settings.config import PluginConfig
@@ -47,7 +47,7 @@ def test_each_part_is_counted_as_often_as_a_run_does_it(strategy, sets, vector_s
 
     for (module, name), part in PARTS.items():
         monkeypatch.setattr(module, name, partial(count_call, part, getattr(module, name)))
-    run_config(planned, RunContext(tmp_path, RunContext.open(tmp_path, "none").tracker, cache=cache))
+    compute_or_reuse(planned, RunContext(tmp_path, RunContext.open(tmp_path, "none").tracker, cache=cache))
     for part in {*PARTS.values()}:
         for other in PARTS.values():
             monkeypatch.setattr(_PartTimer, other, lambda *_, is_it=other == part: float(is_it))

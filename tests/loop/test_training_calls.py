@@ -18,7 +18,7 @@ from negbench.errors import OptionError
 from negbench.loop.batches import epoch_batches
 from negbench.loop.fitting import fitting_plan, possible_plans
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import DATA, open_run, run_config
+from negbench.loop.runs import DATA, compute_or_reuse, open_run
 from negbench.loop.step_memory import step_memory
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import training_parts
@@ -293,7 +293,7 @@ def test_a_run_writes_down_how_it_was_computed_and_resumes_so(sets, tmp_path, in
     half = interrupted(config, tmp_path / "half", 1)
     started = next((tmp_path / "half").glob("qure*/config.json"))
     assert '"micro_batch": 5' in started.read_text()
-    resumed = run_config(plain, half)
+    resumed = compute_or_reuse(plain, half)
     assert resumed.details["computed"] == [{"epoch": 0, "micro_batch": 5, "recompute": False, "processes": 1}]
     weights = straight.folder.weights()
     for name, value in resumed.folder.weights().items():
@@ -303,7 +303,7 @@ def test_a_run_writes_down_how_it_was_computed_and_resumes_so(sets, tmp_path, in
 
 def test_another_setting_of_a_resumed_run_counts_from_there_on(sets, tmp_path, interrupted):
     half = interrupted(config_of(sets, "qure"), tmp_path / "half", 1)
-    resumed = run_config(config_of(sets, "qure", "compute.micro_batch=5"), half)
+    resumed = compute_or_reuse(config_of(sets, "qure", "compute.micro_batch=5"), half)
     assert [row["micro_batch"] for row in resumed.details["computed"]] == [0, 5]
     assert [row["epoch"] for row in resumed.details["computed"]] == [0, 1]
 

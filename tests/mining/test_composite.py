@@ -12,7 +12,7 @@ from negbench.errors import NegbenchError
 from negbench.grid.axes import labels_of, plugin_sections
 from negbench.loop.identity import code_version
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import run_config
+from negbench.loop.runs import compute_or_reuse
 from negbench.loop.schedule import phases_of
 from negbench.loop.training_calls import TrainingCalls
 from negbench.mining.composite import batch_rule, batch_rules, parts_of, slots_of
@@ -226,4 +226,4 @@ def test_a_switch_goes_on_with_what_came_before(vector_sets, tmp_path, interrupt
     first = run(config_of(sets, "in-batch"), tmp_path / "first")
     pairs = zip(losses_of(whole), losses_of(first), strict=True)
     assert [loss == other for loss, other in pairs] == [True, False, False]
-    assert run_config(config, interrupted(config, tmp_path / "h", 2)).metrics == whole.metrics
+    assert compute_or_reuse(config, interrupted(config, tmp_path / "h", 2)).metrics == whole.metrics

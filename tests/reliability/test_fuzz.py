@@ -28,7 +28,7 @@ from negbench.cli.main import run as command_line
 from negbench.errors import NegbenchError
 from negbench.grid.jobs import Trusted, compute_line
 from negbench.loop import train as loop
-from negbench.loop.runs import RunContext, run_config
+from negbench.loop.runs import RunContext, compute_or_reuse
 from negbench.machine.files import SUMS
 from negbench.settings.config import RunConfig, flatten
 from negbench.store.runfolder import RunFolder
@@ -439,7 +439,7 @@ def test_checkpoints(subtests, vector_sets, run, tmp_path):
     """Damaged checkpoints in folders without hashes (older versions); with hashes each is refused at once."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     with pytest.raises(NegbenchError, match="enough"):
-        run_config(config, RunContext.open(tmp_path / "runs", "none"))
+        compute_or_reuse(config, RunContext.open(tmp_path / "runs", "none"))
     folder = RunFolder(next((tmp_path / "runs").glob("qure-*")))
     (folder.path / SUMS).unlink()
     (folder.path / "error.txt").unlink()
@@ -472,7 +472,7 @@ def test_ranks(sources, vector_sets, run, tmp_path):
     for query, images in lists.items():
         lines += [f"{query} Q0 {image} {place + 1} {9 - place} x\n" for place, image in enumerate(images)]
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "train.epochs=1"])
-    folder = run_config(config, RunContext.open(tmp_path / "done", "none")).folder
+    folder = compute_or_reuse(config, RunContext.open(tmp_path / "done", "none")).folder
     kinds = {
         "json": changed(lists, JSONS).map(as_json) | spoilt(as_json(lists)),
         "parquet": spoilt((folder.path / "ranks.parquet").read_bytes()),

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from negbench.api import plan_of
 from negbench.contracts import tunable_ranges
 from negbench.errors import NegbenchError
-from negbench.loop.runs import RunContext, run_config
+from negbench.loop.runs import RunContext, compute_or_reuse
 from negbench.plugins.registry import SECTIONS, option_defaults, options_class, registry
 from negbench.settings.config import RunConfig
 from negbench.settings.options import Run
@@ -155,7 +155,7 @@ def outcome(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) ->
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("negbench.api.notes", lines.extend)
             plan = plan_of(options)
-        result = run_config(plan, RunContext.open(runs, "none"))
+        result = compute_or_reuse(plan, RunContext.open(runs, "none"))
         stored = without_times([result.folder.result[name] for name in STORED])
         curve = without_times(result.folder.metrics())
         weights = result.folder.weights()

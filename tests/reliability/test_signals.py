@@ -17,7 +17,7 @@ from mlflow.tracking import MlflowClient
 from negbench.cli.main import main
 from negbench.cli.main import run as negbench
 from negbench.grid.executors import GRACE, Processes
-from negbench.loop.runs import RunContext, run_config
+from negbench.loop.runs import RunContext, compute_or_reuse
 from negbench.machine.signals import Stopped, stop_on_signals
 from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder
@@ -113,7 +113,7 @@ def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening,
 
     watch_epochs(watch)
     with pytest.raises(Stopped):
-        run_config(config_of(vector_sets, "qure", "train.epochs=50"), RunContext.open(tmp_path))
+        compute_or_reuse(config_of(vector_sets, "qure", "train.epochs=50"), RunContext.open(tmp_path))
     assert max(epochs) == 1
     assert statuses(tmp_path) == {"KILLED": 1}
 
@@ -211,7 +211,7 @@ def test_a_signal_while_the_copy_is_made_ends_it(statuses, vector_sets, tmp_path
 
     monkeypatch.setattr("negbench.store.tracking.log_values", cut_off)
     with pytest.raises(Stopped):
-        run_config(config_of(vector_sets, "all-corpus"), RunContext.open(tmp_path))
+        compute_or_reuse(config_of(vector_sets, "all-corpus"), RunContext.open(tmp_path))
     assert statuses(tmp_path) == {"KILLED": 1}
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from negbench.data.scene import EncodedSplits, Features
-from negbench.loop.runs import run_config
+from negbench.loop.runs import compute_or_reuse
 from negbench.loop.types import OpenRun
 from negbench.scoring import evaluation
 from tests.runs import config_of, run, untrained
@@ -135,7 +135,7 @@ def test_a_resumed_run_has_the_same_bits(sets, tmp_path, interrupted, blocks_of_
     whole = run(config, tmp_path / "whole")
     refreshed = [int(row["epoch"]) for row in whole.details["behaviour_by_refresh"]]
     half = interrupted(config, tmp_path / "parts", refreshed[-1])
-    resumed = run_config(config, half)
+    resumed = compute_or_reuse(config, half)
     assert (whole.path / "ranks.parquet").read_bytes() == (resumed.path / "ranks.parquet").read_bytes()
     weights = resumed.folder.weights()
     for name, value in whole.folder.weights().items():
