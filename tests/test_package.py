@@ -9,6 +9,7 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -24,29 +25,52 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 # What an interpreter of its own does for three tests, as it takes seconds to start: import modules and run light
 # commands; run commands with the packages of the extra [full] hidden; import MLflow.
 _ALONE = """
-import contextlib, importlib.machinery, importlib.metadata, sys
-import negbench.api, negbench.mining.mine, negbench.report.gallery, negbench.report.page
+import contextlib
+import importlib.machinery
+import importlib.metadata
+import sys
+
+import negbench.api
+import negbench.mining.mine
+import negbench.report.gallery
+import negbench.report.page
 from negbench.cli.main import main, run
 from negbench.errors import _FULL
-def imported():
+
+
+def late_modules():
     return [name for name in (*sys.argv[1].split(), *_FULL) if name in sys.modules]
-print(imported(), negbench.__file__)
-print(run(["list"]), run(sys.argv[2].split()), imported())
+
+
+print(late_modules(), negbench.__file__)
+print(run(["list"]), run(sys.argv[2].split()), late_modules())
+
+
 class Hiding(importlib.machinery.PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in _FULL else super().find_spec(name, path, target)
+        if name.partition(".")[0] in _FULL:
+            return None
+        return super().find_spec(name, path, target)
+
     @classmethod
     def find_distributions(cls, context=importlib.metadata.DistributionFinder.Context()):
-        hidden = context.name in (*_FULL, "open_clip_torch", "scikit-learn")
-        return iter(()) if hidden else super().find_distributions(context)
+        if context.name in (*_FULL, "open_clip_torch", "scikit-learn"):
+            return iter(())
+        return super().find_distributions(context)
+
+
 finders = [*sys.meta_path]
 sys.meta_path[:] = [Hiding if finder is importlib.machinery.PathFinder else finder for finder in finders]
 print(*[run(command.split(" ")) for command in sys.argv[3:]])
 sys.meta_path[:] = finders
 with contextlib.suppress(SystemExit):
     main(["--version"])
-import negbench.store.tracking, huggingface_hub.constants, mlflow.telemetry.client
+
+import negbench.store.tracking  # which imports MLflow so that it sends nothing
+import huggingface_hub.constants
+import mlflow.telemetry.client
+
 print(mlflow.telemetry.client.get_telemetry_client(), huggingface_hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN)
 """
 
@@ -183,16 +207,31 @@ def test_one_version_and_one_import_line():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_root(subtests):
+# --- the Dockerfile --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def docker_file() -> dict[str, list[str]]:
+    """Return the Dockerfile's lines by instruction, without it."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")  # continued lines joined
-    parts = (line.partition(" ") for line in text.splitlines())
-    lines = [(instruction, rest) for instruction, _, rest in parts if instruction.isupper()]
-    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
-    (base,) = [rest for word, rest in lines if word == "FROM"]
+    lines = defaultdict[str, list[str]](list)
+    for line in text.splitlines():
+        instruction, _, rest = line.partition(" ")
+        if instruction.isupper():
+            lines[instruction].append(rest)
+    return lines
+
+
+def test_the_docker_file_has_a_python_that_is_supported(docker_file):
+    (base,) = docker_file["FROM"]
     (python,) = re.fullmatch(r"python:(3\.\d+)-slim-[a-z]+", base).groups()  # it pins a Debian release
     assert f"Programming Language :: Python :: {python}" in PROJECT["project"]["classifiers"]
-    assert [rest for word, rest in lines if word == "COPY"] == [". ."]
-    (install,) = [rest for word, rest in lines if word == "RUN" and "pip install" in rest]
+
+
+def test_the_docker_file_installs_what_is_there(docker_file, subtests):
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert docker_file["COPY"] == [". ."]
+    (install,) = (line for line in docker_file["RUN"] if "pip install" in line)
     (extra,) = re.findall(r"\.\[(\w+)\]", install)
     assert extra in PROJECT["project"]["optional-dependencies"]
     (pins,) = re.findall(r"-c (\S+)", install)
@@ -201,11 +240,19 @@ def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_roo
             assert (ROOT / needed).exists()
             assert needed not in ignored
     assert "!runs/recipes" in ignored  # the demo needs its recipe
-    (user,) = re.findall(r"useradd .*--uid (\d+)", " ".join(rest for _, rest in lines))
-    assert [rest for word, rest in lines if word == "USER"] == [user]
+
+
+def test_the_docker_file_does_not_run_as_root(docker_file):
+    (user,) = re.findall(r"useradd .*--uid (\d+)", " ".join(docker_file["RUN"]))
+    assert docker_file["USER"] == [user]
     assert int(user) > 0
-    assert json.loads(next(rest for word, rest in lines if word == "ENTRYPOINT")) == [*PROJECT["project"]["scripts"]]
-    (command,) = [json.loads(rest) for word, rest in lines if word == "CMD"]
+
+
+def test_the_docker_file_runs_the_demo(docker_file):
+    (entry_point,) = docker_file["ENTRYPOINT"]
+    assert json.loads(entry_point) == [*PROJECT["project"]["scripts"]]
+    (arguments,) = docker_file["CMD"]
+    command = json.loads(arguments)
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (demo,) = re.findall(r"negbench (compare .*--name demo)$", makefile, flags=re.MULTILINE)
     assert command == demo.split()
