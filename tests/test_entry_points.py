@@ -40,16 +40,9 @@ def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_mo
     assert repr(negbench.make_strategy("K-strategy", k=4)) == "Mine(k=4)"
 
 
-def test_installed_packages_are_looked_through_once_for_all_kinds(site, monkeypatch):
+def test_installed_packages_are_looked_through_once_for_all_kinds(site, spy_on):
     install(site, "K-strategy")
-    calls = []
-    look = importlib.metadata.entry_points
-
-    def count() -> importlib.metadata.EntryPoints:
-        calls.append(1)
-        return look()
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", count)
+    calls = spy_on(importlib.metadata, "entry_points")
     names = {kind: negbench.list_plugins(kind) for kind in KINDS}
     assert [kind for kind in KINDS if "K-strategy" in names[kind]] == ["strategies"]
     assert len(calls) == 1

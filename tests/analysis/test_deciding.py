@@ -410,7 +410,7 @@ def test_half_done_it_ends_with_the_same_table_of_two_workers(straight, vector_s
 
 
 def test_given_again_it_writes_and_judges_nothing_and_leaves_no_mlflow_run(
-    straight, vector_sets, tmp_path, run_command, statuses, monkeypatch
+    straight, vector_sets, tmp_path, run_command, statuses, spy_on
 ):
     """The folder already has the cells of all looks; each look is reported from its own cells alone.
 
@@ -420,14 +420,7 @@ def test_given_again_it_writes_and_judges_nothing_and_leaves_no_mlflow_run(
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     outputs = []
     files = []
-    judged = []
-    judge_so_far = deciding.judge_so_far
-
-    def note_and_judge(*args: Any) -> Any:
-        judged.append(args)
-        return judge_so_far(*args)
-
-    monkeypatch.setattr(deciding, "judge_so_far", note_and_judge)
+    judged = spy_on(deciding, "judge_so_far")
 
     def again() -> None:
         lines = run_command(*flags_of(vector_sets, tmp_path, "--tracking-uri", uri)).out.splitlines()

@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -183,12 +184,20 @@ def strike(process: psutil.Popen, way: str, chance: random.Random) -> None:
 
 
 def attack(
-    command: str, sets: list[str], runs: Path, chance: random.Random, most: int, span: float, ways: Counter[str]
+    command: str, sets: list[str], runs: Path, chance: random.Random, most: int, seconds: float, ways: Counter[str]
 ) -> None:
-    """Kill a command up to `most` times, then let it end; count the ways, and the kills after a checkpoint."""
+    """Kill a command up to `most` times, then let it end; count the ways, and the kills after a checkpoint.
+
+    Args:
+        command, sets, runs: as of `start`.
+        chance: decides when and how.
+        most: kills.
+        seconds: what the command takes undisturbed.
+        ways: the counts so far, which it adds to.
+    """
     for _ in range(most):
         process = start(command, sets, runs)
-        wait = chance.uniform(0.0, span)
+        wait = chance.uniform(0.0, seconds)
         if command not in FILES and chance.random() < 0.8:  # most kills come while something is computed
             while process.poll() is None and not has_checkpoint(runs):
                 time.sleep(0.02)
@@ -205,6 +214,24 @@ def attack(
     assert code == 0, f"exit code {code}: {runs.with_suffix('.log').read_text()[-500:]}"
 
 
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a command takes, and what it computes, if nothing kills it."""
+
+    seconds: float
+    table: dict[str, Any]
+
+
+def run_undisturbed(command: str, sets: list[str], runs: Path) -> Undisturbed:
+    """Run a command to its end, and print what it took."""
+    begun = time.monotonic()
+    assert start(command, sets, runs).wait(SECONDS) == 0, runs.with_suffix(".log").read_text()
+    seconds = time.monotonic() - begun
+    results = table(runs)
+    print(f"{command}: {len(results)} results in {seconds:.0f} s", flush=True)
+    return Undisturbed(seconds, results)
+
+
 def main() -> int:
     """Run the attack and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -218,18 +245,13 @@ def main() -> int:
     place = Path(tempfile.mkdtemp(prefix="attack-"))
     os.environ["NEGBENCH_CACHE"] = str(place / "cache")
     sets = write_data(place / "own")
-    spans = list[float]()
-    tables = list[dict[str, Any]]()
     commands = [text for text in (*FILES, *COMMANDS) if options.only in text]
     if not options.only:
         commands = [text for text in commands if "data fetch" not in text]
+    undisturbed = []
     for number, command in enumerate(commands):
-        begun = time.monotonic()
         runs = new_runs(place / f"straight-{number}", place / "own")
-        assert start(command, sets, runs).wait(SECONDS) == 0, runs.with_suffix(".log").read_text()
-        spans.append(time.monotonic() - begun)
-        tables.append(table(runs))
-        print(f"{command}: {len(tables[-1])} results in {spans[-1]:.0f} s", flush=True)
+        undisturbed.append(run_undisturbed(command, sets, runs))
     for attempt in itertools.count():
         struck = sum(ways[way] for way in WAYS)
         if struck >= options.kills:
@@ -238,8 +260,9 @@ def main() -> int:
         before = ways.copy()
         runs = new_runs(place / f"{attempt}-{number}", place / "own")
         try:
-            attack(commands[number], sets, runs, chance, min(6, options.kills - struck), spans[number], ways)
-            problems = flaws(runs, tables[number])
+            most = min(6, options.kills - struck)
+            attack(commands[number], sets, runs, chance, most, undisturbed[number].seconds, ways)
+            problems = flaws(runs, undisturbed[number].table)
         except (AssertionError, psutil.TimeoutExpired) as error:
             problems = [str(error)]
         wrong += bool(problems)
