@@ -119,7 +119,9 @@ class Tracker:
             raise
         if self._is_file:
             return cast("MlflowClient", _Guarded(client, self.guard))
-        return cast("MlflowClient", patience.Patient(client, self.uri)) if self._is_server else client
+        if self._is_server:
+            return cast("MlflowClient", patience.Patient(client, self.uri))
+        return client
 
     def _open_client(self) -> MlflowClient:
         from mlflow.tracking import MlflowClient
