@@ -45,7 +45,7 @@ class Axis:
     @property
     def name(self) -> str:
         """The key without its section."""
-        return self.key.rpartition(".")[2]
+        return _without_section(self.key)
 
     def table_value(self, value: Any) -> Any:
         """Return one of the values as labels, tables and comparison.json have it: of a path the name of its file."""
@@ -141,8 +141,14 @@ def short_names(axes: Sequence[Axis]) -> list[str]:
 
 def names_of_keys(keys: Sequence[str]) -> list[str]:
     """Return each key without its section; the whole key where two sections have the name."""
-    names = [key.rpartition(".")[2] for key in keys]
+    names = [_without_section(key) for key in keys]
     return [key if names.count(name) > 1 else name for key, name in zip(keys, names, strict=True)]
+
+
+def _without_section(key: str) -> str:
+    """Return 'twins' of 'dataset.twins'."""
+    _, _, name = key.rpartition(".")
+    return name
 
 
 def point_text(names: Sequence[str], values: Sequence[Any]) -> str:

@@ -209,7 +209,8 @@ def _progress(
             return
         forecast = execution.forecast
         is_due = forecast.add_computed(cell, runs / outcome.run_id)
-        if is_due and (unfinished or forecast.later[1]):
+        _, most_later_epochs = forecast.later
+        if is_due and (unfinished or most_later_epochs):
             log.info(forecast.text(unfinished.values(), executor.workers, elsewhere=executor.elsewhere))
 
     return show_progress

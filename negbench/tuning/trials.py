@@ -1,6 +1,7 @@
 """The trials of a study: cells on the dev part, one per seed, computed by one worker or by several processes."""
 
 import copy
+import math
 import statistics
 import sys
 import time
@@ -233,9 +234,9 @@ class TrialSearch:
         """Compute them, log when one ends, and keep the MLflow runs of the studies open meanwhile."""
         executor = execution.executor
         count = len(self.studies)
-        several = -(-executor.workers // count)  # workers of a study, so that none is idle
-        jobs = [job for _, job in self.studies] * several
-        alive = [several] * count
+        several = math.ceil(executor.workers / count)  # workers of a study, so that none is idle
+        jobs = several * [job for _, job in self.studies]
+        alive = dict.fromkeys(range(count), several)  # place of a study -> its workers that have not failed
         started = time.monotonic()
 
         def take(event: Event) -> None:
