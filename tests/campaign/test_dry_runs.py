@@ -44,25 +44,24 @@ def test_an_interrupted_run_is_foreseen_in_its_own_precision(vector_sets, tmp_pa
         return []
 
     monkeypatch.setattr("negbench.campaign.driver.forecast_lines", note)
-    command = ["run", "--strategy", "qure", *flags_of(vector_sets), "--runs-dir", str(tmp_path)]
-    for name, own in (("qure", "bf16"), ("cirqrs", None)):
+    for name, precision in (("qure", "bf16"), ("cirqrs", None)):
         started.clear()
-        command[2] = name
+        command = ["run", "--strategy", name, *flags_of(vector_sets), "--runs-dir", str(tmp_path)]
         document(*command, "--tracking-uri", "none", "--dry-run")
-        assert started == [own], name
+        assert started == [precision], name
 
 
 def test_a_study_counts_its_trials_and_what_follows(longer, tmp_path, document, run_command):
     """Four epochs a run: three trials, two final runs of each of two, looks up to four seeds."""
-    asked = ["--strategy", "dqe", "--trials", "3", "--final-seeds", "2", "--until", "decided", "--max-seeds", "4"]
-    command = ["study", *asked, *flags_of(longer), "--name", "s", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
+    words = ["--strategy", "dqe", "--trials", "3", "--final-seeds", "2", "--until", "decided", "--max-seeds", "4"]
+    command = ["study", *words, *flags_of(longer), "--name", "s", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
     before = document(*command, "--dry-run")
     assert before["notes"][0].startswith("s: dqe on triplets, 3 trials of 1 seed, scored on a dev part")
     assert [cell["strategy"] for cell in before["cells"][:2]] == ["dqe default"] * 2
     assert "the 3 runs: " in before["notes"][-1]
     assert not (tmp_path / "s").exists()
-    given: dict[str, Any] = {"strategy": "dqe", "trials": 3, "final_seeds": 2, "until": "decided", "max_seeds": 4}
-    plan = plan_study(Study(**given, sets=longer, name="s", runs_dir=tmp_path))
+    options: dict[str, Any] = {"strategy": "dqe", "trials": 3, "final_seeds": 2, "until": "decided", "max_seeds": 4}
+    plan = plan_study(Study(**options, sets=longer, name="s", runs_dir=tmp_path))
     assert plan.first().later_epochs == 4 * (2 + 2 + 2 * 2)  # other trials, the best's runs, two more seeds of both
     run_command(*command, "--trials", "1")
     after = document(*command, "--dry-run")
@@ -72,9 +71,9 @@ def test_a_study_counts_its_trials_and_what_follows(longer, tmp_path, document, 
 
 
 def test_claims_are_a_python_call_with_the_price_of_a_comparison(vector_sets, tmp_path, capsys, document):
-    kept = [text for text in vector_sets if not text.startswith("schedule.")]
-    where: dict[str, Any] = {"sets": kept, "runs_dir": tmp_path, "tracking_uri": "none"}
-    command = ["claims", "--only", "8", "--seeds", "2", "--name", "c", *flags_of(kept), "--runs-dir", str(tmp_path)]
+    sets = [text for text in vector_sets if not text.startswith("schedule.")]
+    where: dict[str, Any] = {"sets": sets, "runs_dir": tmp_path, "tracking_uri": "none"}
+    command = ["claims", "--only", "8", "--seeds", "2", "--name", "c", *flags_of(sets), "--runs-dir", str(tmp_path)]
     assert "the 4 runs: " in document(*command, "--dry-run")["notes"][-1]
     judged = package.claims(Claims(only="8", name="c", **where), seeds=2)
     assert capsys.readouterr().out == ""
@@ -87,14 +86,12 @@ def test_claims_are_a_python_call_with_the_price_of_a_comparison(vector_sets, tm
 
 
 def test_a_first_comparison_that_cannot_be_timed_says_how_to_measure(
-    vector_flags, tmp_path, document, run_command, monkeypatch
+    vector_sets, tmp_path, document, run_command, monkeypatch
 ):
     """The command that it names prints what it promises."""
     monkeypatch.setattr(RunTimer, "seconds", lambda *_: 0.0)
-    others = list(vector_flags)
-    place = others.index("train.epochs=2")
-    del others[place - 1 : place + 1]
-    where = [*others, "--runs-dir", str(tmp_path)]
+    sets = [text for text in vector_sets if text != "train.epochs=2"]
+    where = [*flags_of(sets), "--runs-dir", str(tmp_path)]
     command = ["compare", "--strategies", "qure,in-batch", "--lr", "fixed", *where]
     (line,) = [line for line in document(*command, "--dry-run")["notes"] if "is unknown: no such run" in line]
     measure = re.findall("`(.*)`", line)[0].split()
@@ -102,31 +99,35 @@ def test_a_first_comparison_that_cannot_be_timed_says_how_to_measure(
     assert re.search(r"seconds: .*train [\d.]+; .* peak memory: process [\d,]+ MiB", printed), printed
 
 
-def test_mine_and_embed_measure_a_part_of_the_work(monkeypatch, tmp_path):
-    """The time of five queries of twenty; of a batch of two images and one of two texts."""
-    frame = [0] * 5
-    mined = negatives.MinedNegatives(frame, {}, 30, 2.5)  # type: ignore[arg-type]
-    monkeypatch.setattr(negatives, "_mine_rows", lambda asked, most: (mined, 20) if most == negatives._SAMPLE else None)
-    given = negatives.Mine(queries="q", images="i", targets="t", strategy="qure", out="o.parquet")
-    lines = negatives.dry_run(given)
-    assert lines[0] == "reads q, i and t: 20 queries, 30 images"
-    assert lines[1].startswith(f"{duration(10)} of mining, ")
-    files, texts = dict.fromkeys("abcdefg"), ["x", "y", "z"]
+def test_mine_measures_five_queries_of_twenty(monkeypatch):
+    def mine_rows(options: Any, most: int) -> Any:
+        assert most == negatives._SAMPLE
+        five = negatives.MinedNegatives([0] * 5, {}, 30, 2.5)  # type: ignore[arg-type]
+        return five, 20
+
+    monkeypatch.setattr(negatives, "_mine_rows", mine_rows)
+    options = negatives.Mine(queries="q", images="i", targets="t", strategy="qure", out="o.parquet")
+    reads, takes, *_ = negatives.dry_run(options)
+    assert reads == "reads q, i and t: 20 queries, 30 images"
+    assert takes.startswith(f"{duration(10)} of mining, ")
+
+
+def test_embed_measures_a_batch_of_two_images_and_one_of_two_texts(monkeypatch, tmp_path):
+    files = dict.fromkeys("abcdefg")
+    distinct = {bytes(number): name for number, name in enumerate("abcdef")}
     monkeypatch.setattr(own_embed, "survey", lambda *_: None)
-    monkeypatch.setattr(own_embed, "_names_in", lambda *_: (files, texts))
-    monkeypatch.setattr(
-        own_embed, "_find_distinct", lambda _: ({}, {bytes(n): name for n, name in enumerate("abcdef")})
-    )
+    monkeypatch.setattr(own_embed, "_names_in", lambda *_: (files, ["x", "y", "z"]))
+    monkeypatch.setattr(own_embed, "_find_distinct", lambda _: ({}, distinct))
     monkeypatch.setattr(own_embed, "_check_room", lambda *_: None)
 
-    def encoded(asked: Any, some: dict[str, Any], words: list[str], stages: Display) -> None:
-        assert (list(some), words) == (["a", "b"], ["x", "y"])
+    def encode_all(options: Any, images: dict[str, Any], texts: list[str], stages: Display) -> None:
+        assert (list(images), texts) == (["a", "b"], ["x", "y"])
         stages.seconds |= {"images": 4.0, "texts": 8.0}
 
-    monkeypatch.setattr(own_embed, "_encode_all", encoded)
-    lines = own_embed.dry_run(own_embed.Embed(folder=tmp_path, encoder="x", batch_size=2))
-    assert lines[0] == "reads 7 images (6 different ones) and 3 texts"
-    assert lines[1].startswith(f"{duration(4.0 * 3 + 8.0 * 1.5)} of embedding, ")
+    monkeypatch.setattr(own_embed, "_encode_all", encode_all)
+    reads, takes, *_ = own_embed.dry_run(own_embed.Embed(folder=tmp_path, encoder="x", batch_size=2))
+    assert reads == "reads 7 images (6 different ones) and 3 texts"
+    assert takes.startswith(f"{duration(4.0 * 3 + 8.0 * 1.5)} of embedding, ")
 
 
 def test_a_line_of_progress_now_and_then_where_no_bar_is_drawn(monkeypatch, logged):
@@ -135,10 +136,11 @@ def test_a_line_of_progress_now_and_then_where_no_bar_is_drawn(monkeypatch, logg
     with display.progress("embed") as stages, stages.stage("images", total=4000, note="again") as advance:
         for _ in range(4):
             advance(1000)
-    want = ["embed images again 2,000 of 4,000", "embed images again 4,000 of 4,000"]
-    assert [record.getMessage() for record in logged] == want
-    silent = Display()
-    assert silent._logged == math.inf
+    assert [record.getMessage() for record in logged] == [
+        "embed images again 2,000 of 4,000",
+        "embed images again 4,000 of 4,000",
+    ]
+    assert Display()._logged == math.inf  # which shows nothing
 
 
 def test_files_are_mined_in_part(tmp_path, run_command, monkeypatch):

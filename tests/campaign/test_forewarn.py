@@ -11,8 +11,6 @@ from negbench.display import Display
 from negbench.loop.runs import DATA
 from negbench.settings.config import build_config
 
-TEXTS = ["t0", "t1"]
-
 
 def warnings_of(folder: Path, margin: float, weight: float, texts: Any = None, **options: Any) -> list[str]:
     """Return the warnings: 40 images; query n asks for image n + 1 from image n; texts are `weight` times as long."""
@@ -22,13 +20,13 @@ def warnings_of(folder: Path, margin: float, weight: float, texts: Any = None, *
         images[options.pop("twin")] = images[0]
     words = rng.normal(size=(2, 16)).astype(np.float32) if texts is None else texts(images)
     np.savez(folder / "i.npz", ids=np.array([f"i{n}" for n in range(40)]), features=images)
-    names = TEXTS if texts is None else [f"t{n}" for n in range(len(words))]
+    names = [f"t{n}" for n in range(len(words))]
     np.savez(folder / "t.npz", texts=np.array(names), features=weight * words)
-    rows = [
-        {"reference": f"i{n}", "text": names[n % len(names)], "target": f"i{n + 1}", "split": split}
-        for split, place in (("train", range(20, 39)), ("val", range(19)))
-        for n in place
-    ]
+    rows = []
+    for n in (*range(20, 39), *range(19)):
+        text = names[n % len(names)]
+        split = "train" if n >= 20 else "val"
+        rows.append({"reference": f"i{n}", "text": text, "target": f"i{n + 1}", "split": split})
     (folder / "q.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     dataset = {"name": "triplets", "file": str(folder / "q.jsonl"), **options}
     backbone = {"name": "precomputed", "images": str(folder / "i.npz"), "texts": str(folder / "t.npz")}

@@ -5,7 +5,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,7 +44,11 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def evidence(*names: str, same: str = "", seeds: tuple[int, ...] = SEEDS) -> Evidence:
-    return Evidence(settings_frame({n: {s: RunFolder(Path(f"{same or n}-{s}")) for s in seeds} for n in names}))
+    """Return runs of these settings; with `same` those of all settings are one run."""
+    runs = {}
+    for name in names:
+        runs[name] = {seed: RunFolder(Path(f"{same or name}-{seed}")) for seed in seeds}
+    return Evidence(settings_frame(runs))
 
 
 def trial(
@@ -65,15 +68,16 @@ def claim_of(*tests: ClaimTest) -> Claim:
 
 
 def verdict(*tests: ClaimTest, **undefined: str) -> str:
-    names = {name for test in tests for name in test.settings}
-    return judge(claim_of(*tests), evidence(*names), ONCE, lacking=None, undefined=undefined).verdict
+    claim = claim_of(*tests)
+    return judge(claim, evidence(*claim.settings), ONCE, lacking=None, undefined=undefined).verdict
 
 
 # --- estimates ---------------------------------------------------------------------------------------------------
 
 
 def test_values_of_whole_runs_have_students_interval():
-    one, other = np.array([-0.2, 0.3, 0.1, 0.4]), np.array([-0.1, 0.1, 0.0, 0.1])
+    one = np.array([-0.2, 0.3, 0.1, 0.4])
+    other = np.array([-0.1, 0.1, 0.0, 0.1])
     estimate = estimate_of(one, other, None, 1)
     want = stats.ttest_rel(one, other).confidence_interval(0.95)
     assert estimate.value == pytest.approx((one - other).mean())
@@ -84,19 +88,27 @@ def test_values_of_whole_runs_have_students_interval():
 
 def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missing():
     one, other = np.random.default_rng(0).normal(0.2, 1, (2, 3, 40))
-    strata, clusters = np.array(["x", "y"] * 20), np.array(list("abcdefgh") * 5)
+    strata = np.array(["x", "y"] * 20)
+    clusters = np.array(list("abcdefgh") * 5)
     labels = Measured(one[0], strata, clusters)
-    one[1, 7] = other[2, 9] = np.nan
-    effect = estimate_of(one, other, labels, 0.4)
-    kept = [q for q in range(40) if q not in (7, 9)]
-    a, b = one[:, kept], other[:, kept]
-    assert effect.value == pytest.approx(np.mean([(a - b)[:, strata[kept] == name].mean() for name in ("x", "y")]))
-    assert effect == estimate_of(one, other, labels, 0.4)  # deterministic
-    table = ValueTable({"a": a, "b": b}, Design(strata[kept], clusters[kept], alpha=0.02))
-    same = against(table, "b", np.random.default_rng(1))["a"]
-    assert effect.detectable == pytest.approx(same.minimum_detectable, rel=0.1)
-    assert (effect.low, effect.high) == pytest.approx((same.interval.low, same.interval.high), abs=0.05)
-    assert effect.high - effect.low > estimate_of(one, other, labels, 1).high - estimate_of(one, other, labels, 1).low
+    one[1, 7] = np.nan
+    other[2, 9] = np.nan
+    estimate = estimate_of(one, other, labels, 0.4)
+    queries = [query for query in range(40) if query not in (7, 9)]
+    strata = strata[queries]
+    a = one[:, queries]
+    b = other[:, queries]
+    differences = a - b
+    of_strata = [differences[:, strata == "x"].mean(), differences[:, strata == "y"].mean()]
+    assert estimate.value == pytest.approx(np.mean(of_strata))
+    assert estimate == estimate_of(one, other, labels, 0.4)  # deterministic
+    table = ValueTable({"a": a, "b": b}, Design(strata, clusters[queries], alpha=0.02))
+    difference = against(table, "b", np.random.default_rng(1))["a"]
+    assert estimate.detectable == pytest.approx(difference.minimum_detectable, rel=0.1)
+    ends = (difference.interval.low, difference.interval.high)
+    assert (estimate.low, estimate.high) == pytest.approx(ends, abs=0.05)
+    of_whole_level = estimate_of(one, other, labels, 1)
+    assert estimate.high - estimate.low > of_whole_level.high - of_whole_level.low
 
 
 def test_seeds_with_queries_of_their_own_keep_all_that_have_a_value():
@@ -116,7 +128,8 @@ def test_queries_of_one_world_are_no_new_queries_in_every_seed():
     """Differences by query repeat in all 8 seeds: they count as 40 queries if seeds share a world, else as 320."""
     generator = np.random.default_rng(0)
     one = generator.normal(size=(1, 40)) + 0.01 * generator.normal(size=(8, 40))
-    shared, nested = (estimate_of(one, np.zeros_like(one), None, 1, nested=own) for own in (False, True))
+    shared = estimate_of(one, np.zeros_like(one), None, 1, nested=False)
+    nested = estimate_of(one, np.zeros_like(one), None, 1, nested=True)
     assert shared.value == pytest.approx(nested.value)
     assert (shared.high - shared.low) / (nested.high - nested.low) == pytest.approx(8**0.5, rel=0.1)
 
@@ -125,7 +138,8 @@ def test_queries_of_one_world_are_no_new_queries_in_every_seed():
 
 
 def test_a_premise_must_hold_before_anything_is_decided(subtests):
-    refuted, shares = trial({"a": [-1.0, -1.1, -0.9]}), Fixed(table={"p": np.array([0.2, 0.5, 0.5])})
+    refuted = trial({"a": [-1.0, -1.1, -0.9]})
+    shares = Fixed(table={"p": np.array([0.2, 0.5, 0.5])})
     for bound, want in (("> 0.3", "refuted"), ("> 0.5", "premise absent"), ("< 0.3", "premise absent")):
         with subtests.test(bound=bound):
             claim = dataclasses.replace(claim_of(refuted), premises=(Premise("p", shares, Condition.parse(bound)),))
@@ -136,34 +150,40 @@ def test_a_premise_must_hold_before_anything_is_decided(subtests):
 def test_two_lengths_are_one_verdict(subtests):
     up = trial({"a": [1.0, 1.1, 0.9]})
 
-    def found(verdict: str) -> JudgedClaim:
+    def judged(verdict: str) -> JudgedClaim:
         return JudgedClaim(claim_of(up), verdict, f"why {verdict}", (Answer(up, "undecided"),))
 
     for short, long, want in VERDICTS["lengths"]:
         with subtests.test(short=short, long=long):
-            both = combine_lengths(found(short), found(long))
-            assert both.verdict == want, (short, long)
+            both = combine_lengths(judged(short), judged(long))
+            assert both.verdict == want
             assert [answer.length for answer in both.answers] == ["short", "long"]
     assert both.reason == "why not testable"
-    # each length spends half of the level
-    one = judge(claim_of(up), evidence("a"), ONCE, lacking=None, undefined={}, lengths=2).answers[0].estimate
-    assert one.low == pytest.approx(stats.ttest_1samp([1.0, 1.1, 0.9], 0).confidence_interval(0.975).low)
 
 
-def test_the_whole_interval_decides():
+def test_each_of_two_lengths_spends_half_of_the_level():
+    up = trial({"a": [1.0, 1.1, 0.9]})
+    (answer,) = judge(claim_of(up), evidence("a"), ONCE, lacking=None, undefined={}, lengths=2).answers
+    interval = stats.ttest_1samp([1.0, 1.1, 0.9], 0).confidence_interval(0.975)
+    assert answer.estimate.low == pytest.approx(interval.low)
+
+
+@pytest.mark.parametrize(("name", "low", "high", "supports", "refutes", "verdict"), VERDICTS["rows"])
+def test_the_whole_interval_decides(name, low, high, supports, refutes, verdict):
     """An effect that its unit counts as none is no effect."""
-    for name, low, high, supports, refutes, want in VERDICTS["rows"]:
-        test = ClaimTest("level", ("a",), Measure(name), None, *map(Condition.parse, (supports, refutes)))
-        assert decide(test, ClaimEstimate(0.0, low, high, 0.1)) == want, (name, low, high, supports, refutes)
+    test = ClaimTest("level", ("a",), Measure(name), None, Condition.parse(supports), Condition.parse(refutes))
+    assert decide(test, ClaimEstimate(0.0, low, high, 0.1)) == verdict
 
 
 def test_a_claim_is_as_good_as_its_weakest_test():
-    up, down, open_ = ({"a": [1.0, 1.1, 0.9]}, {"b": [-1.0, -1.1, -0.9]}, {"c": [-1.0, 1.0, 0.5]})
-    assert verdict(trial(up)) == "supported"
-    assert verdict(trial(up), trial(down)) == "refuted"
-    assert verdict(trial(up), trial(open_)) == "undecided"
-    assert verdict(trial(up), trial(open_), a="no such option") == "not testable"
-    assert verdict(trial(up), trial(down), a="no such option") == "refuted"
+    up = trial({"a": [1.0, 1.1, 0.9]})
+    down = trial({"b": [-1.0, -1.1, -0.9]})
+    undecided = trial({"c": [-1.0, 1.0, 0.5]})
+    assert verdict(up) == "supported"
+    assert verdict(up, down) == "refuted"
+    assert verdict(up, undecided) == "undecided"
+    assert verdict(up, undecided, a="no such option") == "not testable"
+    assert verdict(up, down, a="no such option") == "refuted"
 
 
 def test_intervals_of_a_claim_are_simultaneous():
@@ -175,19 +195,20 @@ def test_intervals_of_a_claim_are_simultaneous():
 
 
 def test_a_look_spends_its_share_and_what_it_decides_stays():
-    looks, values = Looks(SEEDS, 5), {"a": [1.0, 1.01, 0.99, -9, -9], "b": [1.0, 0.5, 0.6, 0.8, 0.7]}
-    tests = [trial({name: row}) for name, row in values.items()]
+    looks = Looks(SEEDS, 5)
+    values = {"a": [1.0, 1.01, 0.99, -9, -9], "b": [1.0, 0.5, 0.6, 0.8, 0.7]}
+    claim = claim_of(trial({"a": values["a"]}), trial({"b": values["b"]}))
     complete = evidence("a", "b", seeds=(0, 1, 2, 3, 4))
-    finding = judge(claim_of(*tests), complete, looks, lacking=None, undefined={})
-    assert [(answer.verdict, answer.seeds) for answer in finding.answers] == [("supported", 3), ("supported", 5)]
-    for answer, count, share, row in zip(finding.answers, looks.counts, looks.shares, values.values(), strict=True):
-        want = stats.ttest_1samp(row[:count], 0).confidence_interval(1 - 0.05 * share / 2)
-        assert (answer.estimate.low, answer.estimate.high) == pytest.approx((want.low, want.high)), (
-            f"look at {count} seeds"
-        )
+    first, second = judge(claim, complete, looks, lacking=None, undefined={}).answers
+    assert (first.verdict, first.seeds) == ("supported", 3)
+    assert (second.verdict, second.seeds) == ("supported", 5)
+    for answer, count, share, row in zip((first, second), looks.counts, looks.shares, values.values(), strict=True):
+        interval = stats.ttest_1samp(row[:count], 0).confidence_interval(1 - 0.05 * share / 2)
+        ends = (answer.estimate.low, answer.estimate.high)
+        assert ends == pytest.approx((interval.low, interval.high)), f"look at {count} seeds"
     stopped = Evidence(pd.concat([complete.results.query("system == 'a'"), evidence("b").results]))
-    (_, left) = judge(claim_of(*tests), stopped, looks, lacking=None, undefined={}).answers
-    assert (left.verdict, left.seeds) == ("undecided", 3)
+    _, second = judge(claim, stopped, looks, lacking=None, undefined={}).answers
+    assert (second.verdict, second.seeds) == ("undecided", 3)
 
 
 def test_a_difference_is_paired_by_seed():
@@ -197,7 +218,7 @@ def test_a_difference_is_paired_by_seed():
 
 
 def test_order_is_a_rank_correlation_seed_by_seed():
-    table = {name: [[v, v], [v, v], [v, v]] for name, v in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", -4.0))}
+    table = {name: np.full((3, 2), value) for name, value in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", -4.0))}
     other = Fixed(table={name: -np.asarray(value) for name, value in table.items()})
     mixed = Fixed(table={name: np.array([[0.5, 0.5]] * 3) for name in table})
     assert verdict(trial(table, "order", "< -0.9", "> -0.9", other)) == "supported"
@@ -233,15 +254,27 @@ def test_wording(golden, tmp_path):
         "data that lack what it needs": judged_of([pair], lacking="needs people"),
     }
     judged["two lengths"] = combine_lengths(judged["supported"], judged["undecided"])
-    said = {case: [f"{one.verdict}: {one.reason}".rstrip(": "), *because(one)] for case, one in judged.items()}
-    of_no_paper = dataclasses.replace(claim_of(pair), source="not published")
-    both = [*judged.values(), dataclasses.replace(judged["refuted"], claim=of_no_paper)]
-    write_judged(both[:2], tmp_path, "about")
-    golden("claims", {**said, "counts": [counts(both)], "claims.md": (tmp_path / "claims.md").read_text().splitlines()})
+    lines = {}
+    for case, claim in judged.items():
+        lines[case] = [f"{claim.verdict}: {claim.reason}".rstrip(": "), *because(claim)]
+    of_no_paper = dataclasses.replace(
+        judged["refuted"], claim=dataclasses.replace(claim_of(pair), source="not published")
+    )
+    lines["counts"] = [counts([*judged.values(), of_no_paper])]
+    write_judged([judged["supported"], judged["refuted"]], tmp_path, "about")
+    lines["claims.md"] = (tmp_path / "claims.md").read_text().splitlines()
+    golden("claims", lines)
 
 
-def judged_of(tests: Sequence[ClaimTest], there: str = "abcd", same: str = "", **given: Any) -> JudgedClaim:
-    """Judge a claim of these tests and premises, with runs of the settings that are there."""
-    claim = dataclasses.replace(claim_of(*tests), premises=given.pop("premises", ()))
-    known = {"lacking": None, "undefined": {}, **given}
-    return judge(claim, evidence(*there, same=same), known.pop("looks", ONCE), **known)
+def judged_of(
+    tests: Sequence[ClaimTest],
+    settings: str = "abcd",
+    same: str = "",
+    premises: tuple[Premise, ...] = (),
+    looks: Looks = ONCE,
+    lacking: str | None = None,
+    undefined: Mapping[str, str] | None = None,
+) -> JudgedClaim:
+    """Judge a claim of these tests and premises, with runs of these settings."""
+    claim = dataclasses.replace(claim_of(*tests), premises=premises)
+    return judge(claim, evidence(*settings, same=same), looks, lacking=lacking, undefined=undefined or {})

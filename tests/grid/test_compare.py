@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -29,7 +29,7 @@ from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, plugin_sections
 from negbench.grid.axis import short
 from negbench.grid.cell_task import Task, compute_task
-from negbench.grid.cells import Cell, Outcome, plan_cells, titles_of
+from negbench.grid.cells import Cell, plan_cells, titles_of
 from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, InProcess, Processes
@@ -46,6 +46,7 @@ from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
 from negbench.worlds import vectors
 from tests.made import cell, outcome_of, typed_columns, without
+from tests.runs import flags_of
 
 # files that depend on the cells alone
 FILES = (
@@ -54,19 +55,13 @@ FILES = (
 )
 
 
-def axes_of(vector_sets: list[str], strategies: str, **given: Any) -> Axes:
-    asked = {"losses": "bradley-terry", "seeds": 2, **given}
-    return Axes.of(Compare(strategies=strategies, sets=tuple(vector_sets), **asked))
+def axes_of(vector_sets: list[str], strategies: str, **changes: Any) -> Axes:
+    options = {"losses": "bradley-terry", "seeds": 2, **changes}
+    return Axes.of(Compare(strategies=strategies, sets=tuple(vector_sets), **options))
 
 
-def planned(axes: Axes, runs: Path) -> list[Cell]:
+def plan(axes: Axes, runs: Path) -> list[Cell]:
     return plan_cells(axes.configs(), runs, Display(), DataCache())
-
-
-def compute(axes: Axes, runs: Path) -> list[Outcome]:
-    return grid_compute.compute_and_log(
-        ComparisonFolder(runs / "c"), planned(axes, runs), Execution(InProcess(), "none")
-    )
 
 
 def test_all_strategies_are_those_that_every_run_can_have():
@@ -81,42 +76,62 @@ class Scripted:
     """Executor on another machine that answers with events of made cells, each after a note."""
 
     answers: dict[str, tuple[Any, ...]]
-    asked: list[str] = field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
     workers: ClassVar[int] = 2
     elsewhere: ClassVar[bool] = True
 
     def run(self, function: Any, tasks: Sequence[Any]) -> Any:
-        self.asked += [task.planned.hash for task in tasks]
+        self.hashes += [task.planned.hash for task in tasks]
         for index, task in enumerate(tasks):
             yield Event(index, "note", "slow")
             yield Event(index, *self.answers[task.planned.hash])
 
 
-def test_a_run_is_computed_once_in_the_order_of_the_plan_and_a_failure_stops_nothing(tmp_path, logged):
-    """`b` has two places, `c` is finished; a fault of ours is kept with its traceback and computed again by a rerun."""
-    a, b, c = cell("a", 0), cell("b", 0), replace(cell("c", 0, done=True), folder="run-c")
-    planned = [a, b, c, replace(b, columns={**b.columns, "strategy": "x"})]
-    fault = ("failed", "ZeroDivisionError: division by zero", "Traceback")
-    folder, executor = ComparisonFolder(tmp_path / "c"), Scripted({"a0": fault, "b0": ("done", ("run-b", True))})
+ERROR = "ZeroDivisionError: division by zero"
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> SimpleNamespace:
+    """Compute four cells: a fault in `a`, `b` at two places, and `c`, which is finished."""
+    a = cell("a", 0)
+    b = cell("b", 0)
+    cells = [a, b, replace(cell("c", 0, done=True), folder="run-c"), replace(b, columns={**b.columns, "strategy": "x"})]
+    folder = ComparisonFolder(tmp_path / "c")
+    executor = Scripted({"a0": ("failed", ERROR, "Traceback"), "b0": ("done", ("run-b", True))})
     forecast: Any = SimpleNamespace(add_computed=lambda *_: False)
     execution = Execution(executor, "none", forecast)
-    outcomes = grid_compute.compute_and_log(folder, planned, execution, [outcome_of(cell("z", 0))])
-    assert executor.asked == ["a0", "b0"]
-    assert [outcome.cell for outcome in outcomes] == planned
-    assert [o.run_id for o in outcomes] == [None, "run-b", "run-c", "run-b"]
-    assert [o.reused for o in outcomes] == [False, True, True, True]
-    assert [o.error for o in outcomes] == [fault[1], None, None, None]
-    assert (tmp_path / "c" / "fault-a0.txt").read_text() == "Traceback"
-    said = [record.getMessage() for record in logged]
-    assert said[:2] == ["a seed 0: slow", f"[2/3]    0.0 s  a seed 0 FAILED: {fault[1]}"]
-    assert said[2:] == ["b seed 0: slow", f"FAILED a seed 0: {fault[1]}"]
-    assert [row["run"] for row in folder.cells()] == [None, "run-b", "run-c", "run-b", "run-z0"]
-    executor.answers["a0"] = ("done", ("run-a", False))
-    (mended,) = grid_compute.compute_and_log(folder, [a], execution)
-    assert (mended.run_id, mended.error) == ("run-a", None)
-    before = held(tmp_path)
-    (again,) = grid_compute.compute_and_log(folder, [replace(a, done=True, folder="run-a")], execution)
-    assert (again.run_id, again.reused, held(tmp_path)) == ("run-a", True, before)
+    outcomes = grid_compute.compute_and_log(folder, cells, execution, [outcome_of(cell("z", 0))])
+    return SimpleNamespace(folder=folder, cells=cells, executor=executor, execution=execution, outcomes=outcomes)
+
+
+def test_a_run_is_computed_once_in_the_order_of_the_plan_and_a_failure_stops_nothing(logged, scripted):
+    assert scripted.executor.hashes == ["a0", "b0"]
+    outcomes = scripted.outcomes
+    assert [outcome.cell for outcome in outcomes] == scripted.cells
+    assert [outcome.run_id for outcome in outcomes] == [None, "run-b", "run-c", "run-b"]
+    assert [outcome.reused for outcome in outcomes] == [False, True, True, True]
+    assert [outcome.error for outcome in outcomes] == [ERROR, None, None, None]
+    assert [row["run"] for row in scripted.folder.cells()] == [None, "run-b", "run-c", "run-b", "run-z0"]
+    assert [record.getMessage() for record in logged] == [
+        "a seed 0: slow",
+        f"[2/3]    0.0 s  a seed 0 FAILED: {ERROR}",
+        "b seed 0: slow",
+        f"FAILED a seed 0: {ERROR}",
+    ]
+
+
+def test_a_fault_is_kept_with_its_traceback_and_computed_again_by_a_rerun(scripted):
+    folder = scripted.folder
+    a = scripted.cells[0]
+    assert (folder.path / "fault-a0.txt").read_text() == "Traceback"
+    scripted.executor.answers["a0"] = ("done", ("run-a", False))
+    (outcome,) = grid_compute.compute_and_log(folder, [a], scripted.execution)
+    assert (outcome.run_id, outcome.error) == ("run-a", None)
+    before = file_states(folder.path)
+    finished = replace(a, done=True, folder="run-a")
+    (outcome,) = grid_compute.compute_and_log(folder, [finished], scripted.execution)
+    assert (outcome.run_id, outcome.reused) == ("run-a", True)
+    assert file_states(folder.path) == before
 
 
 def test_a_cell_leaves_no_memory_that_torch_only_caches(monkeypatch, tmp_path):
@@ -134,21 +149,21 @@ def test_cells_of_one_seed_stand_together(vector_sets):
     assert order == list(product((0, 1), ("bradley-terry", "info-nce"), ("qure", "in-batch")))
 
 
-ENCODED = {
-    "an image tower": ("clip", ("",) * 5, [0, 2, 3]),
-    "cells that were started elsewhere": ("clip", ("", "bf16", "", "", "bf16"), [0, 1, 2, 3, 4]),
-    "features of its own": ("vectors", ("",) * 5, [0]),
+ENCODED = {  # backbone, precisions of cells that were started, and which cells are opened
+    "an image tower": ("clip", (None,) * 5, [0, 2, 3]),
+    "cells that were started elsewhere": ("clip", (None, "bf16", None, None, "bf16"), [0, 1, 2, 3, 4]),
+    "features of its own": ("vectors", (None,) * 5, [0]),
 }
 
 
-@pytest.mark.parametrize(("backbone", "started", "expected"), ENCODED.values(), ids=ENCODED)
+@pytest.mark.parametrize(("backbone", "precisions", "expected"), ENCODED.values(), ids=ENCODED)
 def test_images_are_encoded_once_for_each_data_set_backbone_and_precision(
-    backbone, started, expected, monkeypatch, tmp_path
+    backbone, precisions, expected, monkeypatch, tmp_path
 ):
     """Of five cells on data sets a, a, b, c and b; of a backbone that brings its features, one world is opened."""
     opened: list[int] = []
     monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run.place))
-    monkeypatch.setattr(grid_compute, "started_precision", lambda run, _: started[run.place] or None)
+    monkeypatch.setattr(grid_compute, "started_precision", lambda run, _: precisions[run.place])
     cells = [_cell_of(backbone, data, place) for place, data in enumerate("aabcb")]
     grid_compute.encode_cells(cells, tmp_path, Display())
     assert opened == expected
@@ -166,11 +181,11 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_set
     calls: list[str] = []
     monkeypatch.setattr(Processes, "prepare", lambda self, function: calls.append(function.__name__))
     monkeypatch.setattr(Processes, "run", lambda self, function, tasks: InProcess().run(function, tasks))
-    monkeypatch.setattr(grid_compute, "encode_cells", lambda *given: calls.append("encoded"))
+    monkeypatch.setattr(grid_compute, "encode_cells", lambda *_: calls.append("encoded"))
 
     def calls_of_a_comparison() -> list[str]:
         calls.clear()
-        cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
+        cells = plan(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
         execution = Execution(Processes(2), "none")
         (outcome,) = grid_compute.compute_and_log(ComparisonFolder(tmp_path / "c"), cells, execution)
         assert outcome.error is None
@@ -180,12 +195,11 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_set
     assert calls_of_a_comparison() == []  # finished
 
 
-SEEDS = {"3": (0, 1, 2), 3: (0, 1, 2), "4,": (4,), (4,): (4,), "7,2": (7, 2)}
-
-
-@pytest.mark.parametrize("given", SEEDS, ids=repr)
-def test_seeds(given):
-    assert parse_seeds(given) == SEEDS[given]
+@pytest.mark.parametrize(
+    ("value", "seeds"), [("3", (0, 1, 2)), (3, (0, 1, 2)), ("4,", (4,)), ((4,), (4,)), ("7,2", (7, 2))], ids=repr
+)
+def test_seeds(value, seeds):
+    assert parse_seeds(value) == seeds
 
 
 @pytest.mark.parametrize("wrong", [",", "", "0", "1,1", "two", [0, -1], [], None], ids=repr)
@@ -194,9 +208,9 @@ def test_wrong_seeds_are_refused(wrong):
         parse_seeds(wrong)
 
 
-@pytest.mark.parametrize("given", ["1, 5,63", [1, 5, 63]], ids=repr)
-def test_numbers_of_negatives(given):
-    assert parse_negatives(given) == (1, 5, 63)
+@pytest.mark.parametrize("value", ["1, 5,63", [1, 5, 63]], ids=repr)
+def test_numbers_of_negatives(value):
+    assert parse_negatives(value) == (1, 5, 63)
 
 
 @pytest.mark.parametrize("wrong", [",", "", " , ", "0", "1,1", "many", None], ids=repr)
@@ -222,12 +236,12 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, expect
     recipe = tmp_path / "r.toml"
     table = 'strategies = ["qure", {name = "dqe", alpha = 0.3, beta = 0.7}]\nseeds = [4]\nmargin = 2\n'
     recipe.write_text(f"[compare]\n{table}[train]\nepochs = 2\n", encoding="utf-8")
-    asked = with_recipe(Compare(recipe=recipe, margin=1))
-    assert asked.margin == 1
-    axes = Axes.of(asked)
+    options = with_recipe(Compare(recipe=recipe, margin=1))
+    assert options.margin == 1
+    axes = Axes.of(options)
     assert axes.values("strategy") == ({"name": "qure"}, {"name": "dqe", "alpha": 0.3, "beta": 0.7})
     assert axes.values("seed") == (4,)
-    assert [c.train.epochs for c in axes.configs()] == [2, 2]
+    assert [config.train.epochs for config in axes.configs()] == [2, 2]
     assert Axes.of(with_recipe(Compare(recipe=recipe, seeds=2))).values("seed") == (0, 1)
     for wrong, message in mistakes["compare-recipe"].items():
         with subtests.test(wrong):
@@ -238,7 +252,9 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, expect
 @pytest.fixture(scope="module")
 def both(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Return a command with a report and a store, its folder, and what it printed; tests change only copies."""
-    runs, out, err = tmp_path_factory.mktemp("both"), StringIO(), StringIO()
+    runs = tmp_path_factory.mktemp("both")
+    out = StringIO()
+    err = StringIO()
     command = command_of(vector_sets, runs, "--seeds", "2", "--name", "both")
     with redirect_stdout(out), redirect_stderr(err):
         assert negbench(command) == 0
@@ -249,7 +265,8 @@ def test_the_command_prints_tables(both):
     out = both.out
     assert "4 cells" in out
     assert "R@10 behind the best with as many negatives in points" in " ".join(out.split())
-    assert [word in out for word in ("R@10", "stored", "index.html", "FN pool %", "cost: ")] == [True] * 3 + [False] * 2
+    assert [text for text in ("R@10", "stored", "index.html") if text not in out] == []
+    assert [text for text in ("FN pool %", "cost: ") if text in out] == []
     assert "3 more to compute: about" in both.err
 
 
@@ -265,10 +282,10 @@ def test_the_command_writes_tables_and_on_embeddings_a_report_without_images(bot
 
 
 def test_the_command_again_reads_and_prints_what_it_wrote(both, run_command, monkeypatch):
-    before = held(both.runs)
+    before = file_states(both.runs)
     monkeypatch.setattr(finish_of, "judge_comparison", None)
     assert run_command(*both.command).out == both.out.replace("0 already", "4 already")
-    assert held(both.runs) == before
+    assert file_states(both.runs) == before
 
 
 @pytest.fixture(scope="module")
@@ -282,30 +299,42 @@ def logged_runs(both: SimpleNamespace) -> dict[str, list[Any]]:
 
 
 def test_the_store_has_a_run_of_each_cell_and_a_summary_of_each_strategy(logged_runs):
-    kinds, runs = logged_runs, [run for of_kind in logged_runs.values() for run in of_kind]
-    assert {kind: len(of_kind) for kind, of_kind in kinds.items()} == {"cell": 4, "comparison": 1, "summary": 2}
-    parent = kinds["comparison"][0].info.run_id
-    assert all(r.data.tags.get("mlflow.parentRunId", parent) == parent for r in runs)
-    for kind, of_kind in kinds.items():
-        mined = [any(name.startswith("mined/") for name in r.data.metrics) for r in of_kind]
-        assert mined == [kind == "summary"] * len(of_kind), kind  # the summaries' means
+    assert {kind: len(runs) for kind, runs in logged_runs.items()} == {"cell": 4, "comparison": 1, "summary": 2}
+    (parent,) = logged_runs["comparison"]
+    for kind, runs in logged_runs.items():
+        for run in runs:
+            case = f"{kind} {run.info.run_name}"
+            assert run.data.tags.get("mlflow.parentRunId", parent.info.run_id) == parent.info.run_id, case
+            has_means_of_mining = any(name.startswith("mined/") for name in run.data.metrics)
+            assert has_means_of_mining == (kind == "summary"), case
 
 
-def test_a_summary_has_the_mean_of_its_cells_and_its_verdict(both, logged_runs):
-    kinds = logged_runs
-    tested = {r.info.run_name: r.data for r in kinds["summary"]}
-    for strategy, summary in tested.items():
-        cells = [r.data.metrics["recall_at_10"] for r in kinds["cell"] if r.data.tags["strategy"] == strategy]
-        assert summary.tags["strategy"] == strategy, strategy
-        assert summary.metrics["R/10"] == pytest.approx(np.mean(cells)), strategy
-        assert summary.metrics["sd/R 10"] == pytest.approx(np.std(cells, ddof=1)), strategy
+@pytest.fixture(scope="module")
+def summaries(logged_runs: dict[str, list[Any]]) -> dict[str, Any]:
+    """Return the data of the summaries in MLflow, by strategy."""
+    return {run.info.run_name: run.data for run in logged_runs["summary"]}
+
+
+@pytest.mark.parametrize("strategy", ["in-batch", "qure"])
+def test_a_summary_has_the_mean_of_its_cells(logged_runs, summaries, strategy):
+    cells = [run.data for run in logged_runs["cell"] if run.data.tags["strategy"] == strategy]
+    recalls = [cell.metrics["recall_at_10"] for cell in cells]
+    summary = summaries[strategy]
+    assert summary.tags["strategy"] == strategy
+    assert summary.metrics["R/10"] == pytest.approx(np.mean(recalls))
+    assert summary.metrics["sd/R 10"] == pytest.approx(np.std(recalls, ddof=1))
+
+
+def test_a_summary_has_its_verdict(both, summaries):
     rows = {row.strategy: row for row in read_verdicts(both.runs / "both") if row.main}
-    assert tested["in-batch"].tags["verdict"] == "baseline"
-    assert tested["qure"].tags["verdict"] == rows["qure"].verdict
-    assert tested["qure"].tags["baseline"] == "in-batch"
+    in_batch = summaries["in-batch"]
+    qure = summaries["qure"]
+    assert in_batch.tags["verdict"] == "baseline"
+    assert qure.tags["verdict"] == rows["qure"].verdict
+    assert qure.tags["baseline"] == "in-batch"
     for column, chart in (("p_adjusted", "vs/p"), ("difference", "vs/diff"), ("diff_low", "vs/diff low")):
-        assert tested["qure"].metrics[chart] == pytest.approx(rows["qure"].flat()[column]), column
-    assert "vs/diff" not in tested["in-batch"].metrics
+        assert qure.metrics[chart] == pytest.approx(rows["qure"].flat()[column]), column
+    assert "vs/diff" not in in_batch.metrics
 
 
 def test_the_page_of_the_store_begins_with_the_answer(both):
@@ -319,11 +348,11 @@ def test_the_page_of_the_store_begins_with_the_answer(both):
 
 def _check_what_mlflow_shows_first(client: MlflowClient, experiment: str, count: int) -> None:
     """Check, by the orders of MLflow's pages, that recall comes first and that cut titles differ."""
-    listed = client.search_runs([experiment], SUMMARIES, order_by=[f"tags.`{PLACE}` ASC"])
-    means = [run.data.metrics["vs/mean"] for run in listed]
+    summaries = client.search_runs([experiment], SUMMARIES, order_by=[f"tags.`{PLACE}` ASC"])
+    means = [run.data.metrics["vs/mean"] for run in summaries]
     assert means == sorted(means, reverse=True)
     assert len(means) == count
-    for run in listed:
+    for run in summaries:
         logged = list(client.get_run(run.info.run_id).data.metrics)
         assert logged[0] == "R/10", run.info.run_name  # on the page that compares runs
         assert min(logged).startswith("R/"), run.info.run_name  # JavaScript sorts by code unit, too
@@ -332,110 +361,146 @@ def _check_what_mlflow_shows_first(client: MlflowClient, experiment: str, count:
 
 
 def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
-    sets = [part for text in vector_sets for part in ("--set", text)] + ["--lr", "fixed"]
-    return ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--runs-dir", str(runs), *sets, *more]
+    words = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--lr", "fixed", "--runs-dir", str(runs)]
+    return [*words, *flags_of(vector_sets), *more]
 
 
-def held(runs: Path) -> dict[str, tuple[int, int]]:
+def file_states(runs: Path) -> dict[str, tuple[int, int]]:
     """Return every file below a folder with its inode and modification time."""
     stats = {path: path.stat() for path in sorted(runs.rglob("*")) if path.is_file()}
     return {str(path): (stat.st_ino, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
-def test_a_finished_comparison_is_made_again_where_something_changed(
-    both, vector_sets, tmp_path, run_command, monkeypatch
-):
-    """An input, a rule or an output; `test_the_command_ends_...` has the rerun that writes nothing."""
-    runs = shutil.copytree(both.runs, tmp_path / "runs", ignore=shutil.ignore_patterns("mlflow*"))
-    more = ("--seeds", "2", "--name", "both", "--tracking-uri", "none", "--no-report")
-    command, c, judged = command_of(vector_sets, runs, *more), runs / "both", list[int]()
-    monkeypatch.setattr(
-        finish_of, "judge_comparison", lambda *given: judged.append(1) or findings.judge_comparison(*given)
-    )
-    assert negbench(command) == 0
-    (c / "table.md").unlink()
-    assert negbench(command) == 0
-    for name in ("inputs.json", "statistics.json"):  # a damaged file is made again
-        (c / name).write_text("{}", encoding="utf-8")
-        assert negbench(command) == 0, name
-    assert (c / "table.md").read_bytes() == (both.runs / "both" / "table.md").read_bytes()
+@pytest.fixture
+def copied(both: SimpleNamespace, vector_sets: list[str], tmp_path: Path) -> SimpleNamespace:
+    """Copy the finished comparison, without its store; return the copy's runs, its folder and its command."""
+    runs = Path(shutil.copytree(both.runs, tmp_path / "runs", ignore=shutil.ignore_patterns("mlflow*")))
+    flags = ("--seeds", "2", "--name", "both", "--tracking-uri", "none", "--no-report")
+    return SimpleNamespace(runs=runs, folder=runs / "both", command=command_of(vector_sets, runs, *flags))
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Collect the arguments with which the end of a comparison judges it."""
+    calls = list[Any]()
+
+    def note_and_judge(*args: Any) -> Any:
+        calls.append(args)
+        return findings.judge_comparison(*args)
+
+    monkeypatch.setattr(finish_of, "judge_comparison", note_and_judge)
+    return calls
+
+
+def test_a_comparison_whose_output_is_missing_or_damaged_is_made_again(both, copied, judged):
+    """`test_the_command_again_...` has the rerun that writes nothing."""
+    assert negbench(copied.command) == 0
+    (copied.folder / "table.md").unlink()
+    assert negbench(copied.command) == 0
+    for name in ("inputs.json", "statistics.json"):
+        (copied.folder / name).write_text("{}", encoding="utf-8")
+        assert negbench(copied.command) == 0, name
+    assert (copied.folder / "table.md").read_bytes() == (both.runs / "both" / "table.md").read_bytes()
     assert len(judged) == 4
-    judged.clear()
-    assert negbench([*command, "--margin", "30"]) == 0
-    assert read_verdicts(c)[0].margin == 0.3
+
+
+def test_a_comparison_with_another_rule_changed_runs_or_fewer_cells_is_made_again(copied, judged, run_command):
+    command = [*copied.command, "--margin", "30"]
+    assert negbench(command) == 0
+    assert read_verdicts(copied.folder)[0].margin == 0.3
     assert len(judged) == 1
-    for run in (RunFolder(path.parent) for path in runs.glob("*/result.json")):
+    for path in copied.runs.glob("*/result.json"):
+        run = RunFolder(path.parent)
         run.write_result({**run.result, "seconds": {"train": 1234.5}})
-    assert "1,234" in run_command(*command, "--margin", "30", "-v").out.replace(
-        "1234", "1,234"
-    )  # in the table of costs
+    assert re.search("1,?234", run_command(*command, "-v").out)  # in the table of costs
     assert len(judged) == 2
-    assert negbench([*command, "--strategies", "qure", "--margin", "30"]) == 0  # two cells fewer
-    assert len(read_json(c / "comparison.json")["cells"]) == 2
+    assert negbench([*command, "--strategies", "qure"]) == 0
+    assert len(read_json(copied.folder / "comparison.json")["cells"]) == 2
 
 
 def test_a_finished_comparison_in_a_read_only_folder_is_printed(both, run_command, monkeypatch, subtests):
-    before, real = held(both.runs), os.access  # this process may write everywhere
-    monkeypatch.setattr("os.access", lambda path, mode, **more: mode != os.W_OK and real(path, mode, **more))
+    before = file_states(both.runs)
+    access = os.access  # this process may write everywhere
+
+    def access_read_only(path: Any, mode: int, **options: Any) -> bool:
+        return mode != os.W_OK and access(path, mode, **options)
+
+    monkeypatch.setattr("os.access", access_read_only)
     for more in ([], ["--margin", "30"], ["--tracking-uri", "none"]):
         with subtests.test(more=more):
             out = run_command(*both.command, *more).out
             assert "R@10" in out
             assert ("cannot be written: nothing was stored" in out) == ("--margin" in more)
-    assert held(both.runs) == before
+    assert file_states(both.runs) == before
 
 
-def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, expect_error, subtests):
-    for file, content in {
-        "of-claims/comparison.json": {"kind": "claims", "cells": []},
-        "of-a-study/study.json": {},
-        "of-a-run/config.json": {},
-        "compared/comparison.json": {"kind": "comparison", "cells": []},
-    }.items():
-        write_json(tmp_path / file, content)
-    for name in ("mlflow.db", "a-file"):
-        (tmp_path / name).touch()
-    before = held(tmp_path)
-    kinds = (("of-claims", "claims"), ("of-a-study", "a study"), ("of-a-run", "a run"), ("a-file", "a file"))
-    for name, there in kinds:
-        line = expect_error(command_of(vector_sets, tmp_path, "--name", name), f"negbench: error: --name {name}: ")
-        assert line.endswith(f" is already {there}: give another --name"), name
-    for name in ("mlflow.db", "mlflow.db-wal", "artifacts"):  # also before there is a store
-        with subtests.test(name=name):
-            command = command_of(vector_sets, tmp_path, "--name", name)
-            expect_error(command, "the MLflow store of the runs folder has this name")
-    for kind in ("claims", "study", "final"):
-        with subtests.test(kind=kind):
-            with pytest.raises(OptionError, match="compared is already a comparison"):
-                check_name(tmp_path / "compared", kind)
-            check_name(tmp_path / "new", kind)
-    check_name(tmp_path / "compared", "comparison")
-    check_name(tmp_path / "of-claims", "claims")
-    check_name(tmp_path / "of-a-study", "study")
-    assert held(tmp_path) == before
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Path]:
+    """Write a folder of each kind, a store and a file, which must stay as they are."""
+    write_json(tmp_path / "of-claims" / "comparison.json", {"kind": "claims", "cells": []})
+    write_json(tmp_path / "of-a-study" / "study.json", {})
+    write_json(tmp_path / "of-a-run" / "config.json", {})
+    write_json(tmp_path / "compared" / "comparison.json", {"kind": "comparison", "cells": []})
+    (tmp_path / "mlflow.db").touch()
+    (tmp_path / "a-file").touch()
+    before = file_states(tmp_path)
+    yield tmp_path
+    assert file_states(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("of-claims", "claims"), ("of-a-study", "a study"), ("of-a-run", "a run"), ("a-file", "a file")]
+)
+def test_a_name_of_something_else_is_refused(vector_sets, folders, expect_error, name, kind):
+    line = expect_error(command_of(vector_sets, folders, "--name", name), f"negbench: error: --name {name}: ")
+    assert line.endswith(f" is already {kind}: give another --name")
+
+
+@pytest.mark.parametrize("name", ["mlflow.db", "mlflow.db-wal", "artifacts"])  # also before there is a store
+def test_a_name_of_the_store_is_refused(vector_sets, folders, expect_error, name):
+    command = command_of(vector_sets, folders, "--name", name)
+    expect_error(command, "the MLflow store of the runs folder has this name")
+
+
+@pytest.mark.parametrize("kind", ["claims", "study", "final"])
+def test_the_name_of_a_comparison_is_none_of_another_kind(folders, kind):
+    with pytest.raises(OptionError, match="compared is already a comparison"):
+        check_name(folders / "compared", kind)
+    check_name(folders / "new", kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("compared", "comparison"), ("of-claims", "claims"), ("of-a-study", "study")]
+)
+def test_a_name_may_be_that_of_a_folder_of_its_kind(folders, name, kind):
+    check_name(folders / name, kind)
 
 
 def test_a_runs_folder_that_is_none_is_one_line(expect_error, subtests):
     for command in ("compare", "run", "study", "claims"):
         with subtests.test(command):
-            more = ["--strategy", "qure"] if command in ("run", "study") else []
-            few = ["--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=2", *more]
+            words = [command, "--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=2"]
+            if command in ("run", "study"):
+                words += ["--strategy", "qure"]
             problem = "cannot write" if command == "run" else "--runs-dir"
-            expect_error([command, *few, "--runs-dir", os.devnull], f"error: {problem} {os.devnull}")
+            expect_error([*words, "--runs-dir", os.devnull], f"error: {problem} {os.devnull}")
 
 
-def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, run_command):
+def test_a_dry_run_stops_after_the_plan(vector_sets, tmp_path, run_command):
     out = run_command(*command_of(vector_sets, tmp_path, "--dry-run", "--workers", "2")).out
     assert "2 cells (2 strategies), 0 already finished" in out
     assert "the 2 runs: 1 s of computing; " in out  # timed: each takes 0.3 s to be stored
     assert "MiB of memory for each worker (timed on this machine)\n" in out
     assert not list(tmp_path.iterdir())
-    after_a_pilot = run_command(*both.command, "--dry-run", "--seeds", "5").out
+
+
+def test_a_dry_run_after_a_pilot_prices_further_seeds_by_its_runs(both, run_command):
+    out = run_command(*both.command, "--dry-run", "--seeds", "5").out
     results = [read_json(path) for path in both.runs.glob("*/result.json")]
-    took = sum(sum(result["seconds"].values()) for result in results) / 4
+    seconds = sum(sum(result["seconds"].values()) for result in results) / 4
     memory = max(result["peak_memory_mib"]["process"] for result in results)
-    text = f"the other 6 runs: {duration(6 * took)} of computing; {memory:,.0f} MiB of memory for each worker"
-    assert f"{text}\n" in after_a_pilot
+    text = f"the other 6 runs: {duration(6 * seconds)} of computing; {memory:,.0f} MiB of memory for each worker"
+    assert f"{text}\n" in out
 
 
 def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, expect_error, mistakes, subtests):
@@ -446,7 +511,7 @@ def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, expect
 
 
 def test_titles_tell_cells_apart(vector_sets, tmp_path):
-    cells = planned(axes_of(vector_sets, "qure", seeds=2), tmp_path)
+    cells = plan(axes_of(vector_sets, "qure", seeds=2), tmp_path)
     assert list(titles_of(cells).values()) == ["qure seed 0", "qure seed 1"]
     other = replace(cells[1], columns={**cells[1].columns, "backbone": "clip"})
     backbone = cells[0].labels["backbone"]
@@ -464,11 +529,13 @@ def test_negatives_are_an_axis(vector_sets, tmp_path):
 
 
 def test_labels_name_files_without_their_folders_unless_two_are_alike():
-    one, two = "precomputed(images=/a/b/x.npz, texts=~/t.npz)", "precomputed(images=/a/c/x.npz, texts=~/t.npz)"
+    one = "precomputed(images=/a/b/x.npz, texts=~/t.npz)"
+    two = "precomputed(images=/a/c/x.npz, texts=~/t.npz)"
     assert list(short([one, "tiny", one]).values()) == ["precomputed(images=x.npz, texts=t.npz)", "tiny"]
-    apart = list(short([one, two]).values())  # a part of the path's hash, never the path, which others would read
-    assert len(set(apart)) == 2
-    assert all(re.fullmatch(r"precomputed\(images=x\.npz, texts=t\.npz\) #[0-9a-f]{4}", label) for label in apart)
+    labels = short([one, two]).values()  # a part of the path's hash, never the path, which others would read
+    assert len(set(labels)) == 2
+    for label in labels:
+        assert re.fullmatch(r"precomputed\(images=x\.npz, texts=t\.npz\) #[0-9a-f]{4}", label), label
     assert short(["clip(weights=lavis:/m/model.pth)", "qure(a/b=1)"]) == {
         "clip(weights=lavis:/m/model.pth)": "clip(weights=lavis:model.pth)", "qure(a/b=1)": "qure(a/b=1)",
     }  # fmt: skip
@@ -486,33 +553,40 @@ _SMALL = (*(f"dataset.{text}" for text in ("name=vectors", *_WORLD)), "backbone.
 @pytest.mark.parametrize("more", [(), ("dataset.world=0", "eval.select=dev", "eval.dev_fraction=0.2")], ids=str)
 def test_a_finished_run_on_a_made_world_is_planned_without_making_it(more, tmp_path, monkeypatch, subtests):
     """From its record, if that is what would be computed; that the strategy reads the truth changes nothing here."""
-    made, parts = list[str](), vectors._parts
-    monkeypatch.setattr(vectors, "_parts", lambda *spec, **lines: made.append("") or parts(*spec, **lines))
+    worlds = list[Any]()
+    make_parts = vectors._parts
+
+    def note_and_make(*spec: Any, **lines: Any) -> Any:
+        worlds.append(spec)
+        return make_parts(*spec, **lines)
+
+    monkeypatch.setattr(vectors, "_parts", note_and_make)
     flags: dict[str, Any] = {"strategy": {"name": "oracle-after-target"}}
     config = load_config(flags=flags, sets=[*_SMALL, *more])
     run = compute_or_reuse(config, RunContext.open(tmp_path, "none"))
 
-    def found(config: RunConfig = config) -> bool:
-        """Whether the run is planned, and equal to one whose world was made; True if none was made."""
-        made.clear()
-        kept, plain = plan_run(config, DataCache(), tmp_path), len(made)
-        again = plan_run(config, DataCache())
-        assert {**vars(kept), "hash": kept.hash} == {**vars(again), "hash": again.hash}
-        return plain == 0
+    def is_planned_without(config: RunConfig = config) -> bool:
+        """Whether no world is made for the plan, which is that of a made world in any case."""
+        worlds.clear()
+        from_record = plan_run(config, DataCache(), tmp_path)
+        made_none = not worlds
+        from_world = plan_run(config, DataCache())
+        assert {**vars(from_record), "hash": from_record.hash} == {**vars(from_world), "hash": from_world.hash}
+        return made_none
 
     (tmp_path / f"{run.run_id}-2").mkdir()
     (tmp_path / f"{run.run_id}-2" / "config.json").write_text("{", encoding="utf-8")
-    assert found()
+    assert is_planned_without()
     for other in (["dataset.world=5", "backbone.world=0"], ["dataset.twins=3"], ["train.epochs=2"]):
         with subtests.test(other=other):
-            assert not found(load_config(flags=flags, sets=[*_SMALL, *more, *other]))
+            assert not is_planned_without(load_config(flags=flags, sets=[*_SMALL, *more, *other]))
     manifest = run.folder.manifest
     with monkeypatch.context() as changed:
         changed.setattr(identity, "code_version", lambda _: "other")
-        assert not found()
+        assert not is_planned_without()
     run.folder.write_manifest({**manifest, "dataset": {**manifest["dataset"], "val": "forged"}})
-    assert not found()
+    assert not is_planned_without()
     run.folder.write_manifest(manifest)
-    assert found(config.model_copy(update={"compute": config.compute.model_copy(update={"threads": 2})}))
+    assert is_planned_without(config.model_copy(update={"compute": config.compute.model_copy(update={"threads": 2})}))
     (run.path / "result.json").unlink()
-    assert not found()
+    assert not is_planned_without()

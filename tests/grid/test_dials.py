@@ -24,6 +24,7 @@ from negbench.grid.axis import (
 from negbench.report.tables import paper_table, tables
 from negbench.settings.options import Compare
 from tests.made import typed_columns, without
+from tests.runs import flags_of
 
 DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")
 
@@ -69,18 +70,20 @@ TWICE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("asked", TWICE.values(), ids=TWICE)
-def test_a_key_is_one_axis(asked):
-    key = asked["dials"][0].partition("=")[0]
+@pytest.mark.parametrize("options", TWICE.values(), ids=TWICE)
+def test_a_key_is_one_axis(options):
+    key = options["dials"][0].partition("=")[0]
     with pytest.raises(OptionError, match=f"--dial {key}=.* set the same key"):
-        Compare(strategies="qure", **asked)
+        Compare(strategies="qure", **options)
 
 
 def test_cells_lie_at_their_points(vector_sets, tmp_path):
+    """The dials' values win over those of a recipe."""
     sets = without(vector_sets, "train.lr", "train.epochs")
-    (recipe := tmp_path / "r.toml").write_text("[train]\nlr = 1.0\nepochs = 9\n", encoding="utf-8")  # the dials' win
-    asked = {"strategies": "all-corpus,top-k", "seeds": 2, "dials": DIALS, "sets": sets, "name": "d"}
-    plan = plan_comparison(Compare(recipe=recipe, **asked), tmp_path)
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("[train]\nlr = 1.0\nepochs = 9\n", encoding="utf-8")
+    options = {"strategies": "all-corpus,top-k", "seeds": 2, "dials": DIALS, "sets": sets, "name": "d"}
+    plan = plan_comparison(Compare(recipe=recipe, **options), tmp_path)
     assert len(plan.cells) == 16
     for cell in plan.cells:
         assert cell.labels["point"] == f"lr={cell.config.train.lr}, epochs={cell.config.train.epochs}", cell.labels
@@ -100,43 +103,49 @@ def test_cells_lie_at_their_points(vector_sets, tmp_path):
 def test_a_moved_option_of_the_loss_is_the_points_not_the_labels(vector_sets, tmp_path):
     """Labels keep the plain name of the loss, so that all points of the dial share a table and a line."""
     dials = ("loss.tau=0.05,0.1,0.2",)
-    asked = Compare(strategies="all-corpus,top-k", seeds=2, dials=dials, sets=tuple(vector_sets), name="d")
-    plan = plan_comparison(asked, tmp_path)
+    options = Compare(strategies="all-corpus,top-k", seeds=2, dials=dials, sets=tuple(vector_sets), name="d")
+    plan = plan_comparison(options, tmp_path)
     assert {cell.labels["loss"] for cell in plan.cells} == {"bradley-terry"}
     assert {cell.config.loss.options["tau"] for cell in plan.cells} == {0.05, 0.1, 0.2}
 
 
 def test_a_point_that_cannot_be_computed_is_left_out_and_named(tmp_path, vector_sets, run_command):
     sets = without(vector_sets, "train.batch_size", "schedule.n_def")
-    asked = Compare(strategies="all-corpus", seeds=1, dials=("train.batch_size=16,1",), sets=sets)
-    plan = plan_comparison(asked, tmp_path)
+    options = Compare(strategies="all-corpus", seeds=1, dials=("train.batch_size=16,1",), sets=sets)
+    plan = plan_comparison(options, tmp_path)
     (left_out,) = plan.folder.about["left_out"]
     assert left_out["point"] == "batch_size=1"
     assert left_out["reason"].startswith("train.batch_size = 1")
     assert {cell.labels["point"] for cell in plan.cells} == {"batch_size=16"}
     with pytest.raises(NegbenchError, match=r"train.batch_size = 1"):
-        plan_comparison(asked.model_copy(update={"dials": ("train.batch_size=1",)}), tmp_path)
+        plan_comparison(options.model_copy(update={"dials": ("train.batch_size=1",)}), tmp_path)
     command = ["compare", "--strategies", "all-corpus", "--seeds", "1", "--dry-run", "--runs-dir", str(tmp_path)]
-    flags = [part for text in asked.sets for part in ("--set", text)]
-    told = run_command(*command, *flags, "--dial", "train.batch_size=16,1").err
-    assert "note: point batch_size=1 skipped: train.batch_size = 1" in told
+    notes = run_command(*command, *flags_of(sets), "--dial", "train.batch_size=16,1").err
+    assert "note: point batch_size=1 skipped: train.batch_size = 1" in notes
 
 
-def test_points_of_unequal_steps_are_named(vector_sets, tmp_path):
+STEPS: dict[str, list[str] | None] = {  # None: no column, as all have the same number or epochs say it
+    "train.batch_size=24,16": ["4", "6"],
+    "train.weight_decay=0.1,0.2": None,
+    "train.epochs=1,2": None,
+}
+
+
+@pytest.mark.parametrize(("dial", "steps"), STEPS.items(), ids=STEPS)
+def test_points_of_unequal_steps_are_named(vector_sets, tmp_path, dial, steps):
     """48 queries, two epochs: 4 steps in batches of 24, 6 in batches of 16."""
-    sets = without(vector_sets, "train.batch_size", "schedule.n_def")
-    given = {"strategies": "in-batch", "seeds": 1, "sets": sets, "lr": "fixed", "name": "c", "tracking_uri": "none"}
-    steps = {"train.batch_size=24,16": ["4", "6"], "train.weight_decay=0.1,0.2": None, "train.epochs=1,2": None}
-    for number, (dial, want) in enumerate(steps.items()):
-        own = tmp_path / str(number)
-        kept = tuple(text for text in sets if not dial.startswith(text.partition("=")[0]))
-        compare(Compare(**{**given, "sets": kept}, dials=(dial,), runs_dir=own, report=False))
-        findings = read_findings(own, "c")
-        frame = next(table.frame for table in tables(findings) if table.name == "points")
-        assert ("steps" in frame) == (want is not None) == any("numbers of steps" in line for line in say(findings)), (
-            number
-        )
-        assert want is None or list(frame["steps"]) == want, number
+    sets = without(vector_sets, "train.batch_size", "schedule.n_def", dial.partition("=")[0])
+    options = {"strategies": "in-batch", "seeds": 1, "sets": sets, "lr": "fixed", "name": "c", "tracking_uri": "none"}
+    compare(Compare(**options, dials=(dial,), runs_dir=tmp_path, report=False))
+    findings = read_findings(tmp_path, "c")
+    (frame,) = [table.frame for table in tables(findings) if table.name == "points"]
+    in_answer = any("numbers of steps" in line for line in say(findings))
+    if steps is None:
+        assert "steps" not in frame
+        assert not in_answer
+    else:
+        assert list(frame["steps"]) == steps
+        assert in_answer
 
 
 SET_BESIDE = {  # what is set beside a dial, and the labels that name it at every point
@@ -154,10 +163,10 @@ SET_BESIDE = {  # what is set beside a dial, and the labels that name it at ever
 def test_labels_name_what_is_set_beside_a_dial_and_leave_the_dial_to_the_point(
     loss, sets, dial, labels, vector_sets, tmp_path
 ):
-    every = (*vector_sets, *sets)
+    all_sets = [*vector_sets, *sets]
     if loss:
-        every = (*every, f"loss.name={loss}")
-    plan = plan_comparison(Compare(strategies="qure", seeds=1, dials=(dial,), sets=every), tmp_path)
+        all_sets.append(f"loss.name={loss}")
+    plan = plan_comparison(Compare(strategies="qure", seeds=1, dials=(dial,), sets=all_sets), tmp_path)
     assert len(plan.cells) == 2
     for cell in plan.cells:
         assert {key: cell.labels[key] for key in labels} == labels, f"seed {cell.seed}, {cell.labels['strategy']}"
@@ -166,14 +175,14 @@ def test_labels_name_what_is_set_beside_a_dial_and_leave_the_dial_to_the_point(
 @pytest.mark.parametrize("dials", [(), ("loss.lambda_rank=1,2",)], ids=["no dial", "a dial of the loss"])
 def test_every_table_names_a_departure_of_the_loss(dials, vector_sets, tmp_path):
     sets = (*vector_sets, "loss.name=margin-kl", "loss.kl_over=corpus", "loss.kl_bound=0.01")
-    asked = {"strategies": "all-corpus,top-k", "sets": sets, "dials": dials, "seeds": 1, "lr": "fixed", "name": "c"}
-    compare(Compare(**asked, tracking_uri="none", runs_dir=tmp_path, report=False))
+    options = {"strategies": "all-corpus,top-k", "sets": sets, "dials": dials, "seeds": 1, "lr": "fixed", "name": "c"}
+    compare(Compare(**options, tracking_uri="none", runs_dir=tmp_path, report=False))
     label = "margin-kl(kl_over=corpus, kl_bound=0.01)"
-    shown = tables(read_findings(tmp_path, "c"))
-    assert any(table.name == "points" for table in shown) == bool(dials)
-    for table in shown:
-        whole = "\n".join([table.title, *table.common, table.visible_frame.to_csv()])
-        assert label in whole, (table.name, table.where)
+    all_tables = tables(read_findings(tmp_path, "c"))
+    assert any(table.name == "points" for table in all_tables) == bool(dials)
+    for table in all_tables:
+        text = "\n".join([table.title, *table.common, table.visible_frame.to_csv()])
+        assert label in text, (table.name, table.where)
+    leader = next(table for table in all_tables if table.name == "table")
     for form in ("latex", "markdown"):
-        leader = next(table for table in shown if table.name == "table")
         assert label in paper_table(leader, form).replace("\\_", "_"), form

@@ -31,9 +31,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def command_of(vector_flags: Sequence[str], folder: Path, *more: str) -> list[str]:
-    asked = ["compare", "--strategies", "top-k,in-batch", "--seeds", "1", "--lr", "fixed", "--name", "c", "--no-report"]
+    words = ["compare", "--strategies", "top-k,in-batch", "--seeds", "1", "--lr", "fixed", "--name", "c", "--no-report"]
     where = ["--runs-dir", str(folder / "runs"), "--executor", f"jobs:{folder / 'jobs'}"]
-    return [*asked, *vector_flags, *where, *more]
+    return [*words, *vector_flags, *where, *more]
 
 
 def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsys, before_training):
@@ -41,40 +41,45 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
 
     In MLflow the comparison is scheduled while cells are left, and finished once they are collected.
     """
-    command, jobs = command_of(vector_flags, tmp_path), tmp_path / "jobs"
+    command = command_of(vector_flags, tmp_path)
+    jobs = tmp_path / "jobs"
     here = Trusted(tmp_path / "runs")
     tracker = Tracker.open(tmp_path / "runs")
 
     def state() -> str:
         return tracker.state(tmp_path / "runs" / "c" / NOTE)
 
-    def dying(run: Any) -> None:
-        raise NegbenchError("mend this") if run.config.strategy.name == "top-k" else Stopped(15)
+    def fail_or_die(run: Any) -> None:
+        if run.config.strategy.name == "top-k":
+            raise NegbenchError("mend this")
+        raise Stopped(15)
 
-    before_training(dying)
+    before_training(fail_or_die)
     assert negbench(command) == 75
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "NUMBER" in line]
-    named = f"python -m negbench.grid.jobs {jobs} NUMBER --runs-dir {tmp_path}/runs"
-    assert line == f"negbench: run `{named}` for 0 to 1, then this command again"
+    job = f"python -m negbench.grid.jobs {jobs} NUMBER --runs-dir {tmp_path}/runs"
+    assert line == f"negbench: run `{job}` for 0 to 1, then this command again"
     assert state() == "SCHEDULED"
     assert compute_line(jobs, 0, here).value == "mend this"
-    for number in range(2):
-        with pytest.raises(Stopped):
-            compute_line(jobs, 1, here)
-        ended = negbench(command)
-        error = capsys.readouterr().err
-        if ended == 75:  # only the one that died is left
-            assert "for 0 to 0, then" in error, f"start {number}"
-            (jobs / "cells.jsonl").write_text("\n" + (jobs / "cells.jsonl").read_text())
-    assert ended == 2
+    with pytest.raises(Stopped):
+        compute_line(jobs, 1, here)
+    assert negbench(command) == 75
+    assert "for 0 to 0, then" in capsys.readouterr().err  # only the one that died is left
+    (jobs / "cells.jsonl").write_text("\n" + (jobs / "cells.jsonl").read_text())
+    with pytest.raises(Stopped):
+        compute_line(jobs, 1, here)
+    assert negbench(command) == 2
+    error = capsys.readouterr().err
     assert "top-k seed 0: mend this" in error
     assert "in-batch seed 0: its job died, 2 times" in error
     assert "2 of 2 cells failed" in error
     before_training(lambda run: None)
     assert state() == "FINISHED"
     assert negbench(command) == 75
-    assert [line.partition(" that")[0] for _ in range(2) for line in restore(tracker)] == ["copied the summary of c"]
-    assert {compute_line(jobs, number, here).kind for number in (0, 1)} == {"done"}
+    (line,) = restore(tracker)
+    assert line.partition(" that")[0] == "copied the summary of c"
+    assert list(restore(tracker)) == []
+    assert [compute_line(jobs, number, here).kind for number in (0, 1)] == ["done", "done"]
     assert [path.name for path in jobs.iterdir()] == ["cells.jsonl"]
     assert state() == "SCHEDULED"
     assert negbench(command) == 0
@@ -86,22 +91,39 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
     assert "sync them" in compute_line(jobs, 0, here).value
 
 
-def test_what_cannot_be_handed_out(tmp_path, subtests):
-    for asked in (Study(strategy="dqe", executor=f"jobs:{tmp_path}"), Compare(tuned=2, executor=f"jobs:{tmp_path}")):
-        with (
-            subtests.test(asked=asked),
-            pytest.raises(OptionError, match="--executor jobs computes cells, and trials follow from each other"),
-        ):
-            (api.study if isinstance(asked, Study) else api.compare)(asked)  # type: ignore[operator]
-    for given in ({"executor": "jobs:x", "workers": 2}, {"executor": "jobs"}, {"executor": "jobs:"}):
-        with subtests.test(given=given), pytest.raises(OptionError, match="takes the folder, and neither"):
-            api.compare(Compare(**given))
+def test_trials_cannot_be_handed_out(tmp_path):
+    message = "--executor jobs computes cells, and trials follow from each other"
+    with pytest.raises(OptionError, match=message):
+        api.study(Study(strategy="dqe", executor=f"jobs:{tmp_path}"))
+    with pytest.raises(OptionError, match=message):
+        api.compare(Compare(tuned=2, executor=f"jobs:{tmp_path}"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"executor": "jobs:x", "workers": 2}, {"executor": "jobs"}, {"executor": "jobs:"}],
+    ids=["workers", "no colon", "no folder"],
+)
+def test_jobs_take_a_folder_and_no_workers(options):
+    with pytest.raises(OptionError, match="takes the folder, and neither"):
+        api.compare(Compare(**options))
+
+
+def task_of(runs: Path, uri: str) -> Any:
+    """Return a task with only the fields that a line of cells.jsonl has."""
     planned = SimpleNamespace(hash="a" * 64, config=SimpleNamespace(model_dump=lambda mode: {}, plugins=()))
-    task: Any = SimpleNamespace(planned=planned, runs=tmp_path, uri="http://me:secret@host", tags={})
+    return SimpleNamespace(planned=planned, runs=runs, uri=uri, tags={})
+
+
+def test_a_password_is_not_handed_out(tmp_path):
     with pytest.raises(OptionError, match="--tracking-uri has a password"):
-        list(Jobs(tmp_path).run(compute_task, [task]))
+        list(Jobs(tmp_path).run(compute_task, [task_of(tmp_path, "http://me:secret@host")]))
     assert not list(tmp_path.iterdir())
-    task.uri = "none"
+
+
+def test_a_job_that_was_started_and_left_nothing_died(tmp_path):
+    """It is handed out again, unless nothing is to be repeated."""
+    task = task_of(tmp_path, "none")
     write_json(tmp_path / f"{'a' * 16}.json", {"starts": 1, "error": ""})
     with pytest.raises(PendingError):
         list(Jobs(tmp_path).run(compute_task, [task]))
@@ -168,11 +190,13 @@ def test_a_damaged_line_is_one_line_and_writes_nothing(row, tmp_path, capsys, mo
 
 def test_a_line_imports_only_files_that_the_command_names(row, tmp_path, own_registry):
     (tmp_path / "mine").mkdir()
-    plugin, mark = tmp_path / "mine" / "mine.py", tmp_path / "mine" / "mine.ran"
-    leave = "import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\n"
-    plugin.write_text(leave + PLUGIN.replace(ANSWER, "view.allowed"), encoding="utf-8")
+    plugin = tmp_path / "mine" / "mine.py"
+    mark = plugin.with_suffix(".ran")
+    leave_mark = "import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\n"
+    plugin.write_text(leave_mark + PLUGIN.replace(ANSWER, "view.allowed"), encoding="utf-8")
     config = {**row["config"], "plugins": [str(plugin)], "strategy": {"name": "mine", "k": 3}}
-    jobs, runs = hand_out(tmp_path / "jobs", {**row, "config": config}), tmp_path / "runs"
+    jobs = hand_out(tmp_path / "jobs", {**row, "config": config})
+    runs = tmp_path / "runs"
     with pytest.raises(OptionError, match=r"line 0 wants to import a plug-in file: give --plugin mine\.py if"):
         compute_line(jobs, 0, Trusted(runs))
     other = tmp_path / "other.py"
@@ -309,7 +333,8 @@ def test_the_slurm_loop_of_the_page_computes_two_data_sets_although_a_job_is_kil
     assert calls == ["negbench data"] * 2 + [compare, "sbatch 0-5%8", compare, "sbatch 0-0%8", compare]
     cells = read_json(tmp_path / "runs" / "c" / "comparison.json")["cells"]
     assert len({cell["run"] for cell in cells}) == 6  # three strategies, two data sets
-    assert all((tmp_path / "runs" / cell["run"] / "result.json").exists() for cell in cells)
+    for cell in cells:
+        assert (tmp_path / "runs" / cell["run"] / "result.json").exists(), cell["run"]
 
 
 @pytest.mark.slow
@@ -327,8 +352,8 @@ def test_the_shell_loop_gives_the_runs_of_one_process_although_a_job_is_killed(v
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "once").exists()
     assert negbench([*command_of(flags, tmp_path / "alone", "--strategies", "top-k"), "--executor", "pool"]) == 0
-    both = [folder / "runs" for folder in (tmp_path, tmp_path / "alone")]
-    (cell,), (same,) = (read_json(runs / "c" / "comparison.json")["cells"] for runs in both)
-    assert cell == same
-    results = [read_json(runs / cell["run"] / "result.json")["metrics"] for runs in both]
-    assert results[0] == results[1]
+    (cell,) = read_json(tmp_path / "runs" / "c" / "comparison.json")["cells"]
+    assert read_json(tmp_path / "alone" / "runs" / "c" / "comparison.json")["cells"] == [cell]
+    of_jobs = read_json(tmp_path / "runs" / cell["run"] / "result.json")
+    of_one_process = read_json(tmp_path / "alone" / "runs" / cell["run"] / "result.json")
+    assert of_jobs["metrics"] == of_one_process["metrics"]

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from negbench import api
-from negbench.campaign.plan import plan_comparison
+from negbench.campaign.plan import ComparisonPlan, plan_comparison
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.grid.executors import InProcess
@@ -26,26 +26,25 @@ from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
 from tests.made import without
 
-BY = (0.3, 1.0, 3.0)
+FACTORS = (0.3, 1.0, 3.0)  # of the configured rate, which are tried first
 DOCUMENTED = 0.5  # another one is chosen
 
 
-def asked_of(vector_sets: list[str], runs: Path, **given: Any) -> Compare:
-    sets = (*vector_sets, f"train.lr={DOCUMENTED}")
-    varied = tuple(dial.split("=")[0] for dial in given.get("dials", ()))
-    if "epochs" in given:
-        varied += ("train.epochs",)
-    if given.get("lr") not in (None, "grid", "common", "fixed"):
-        varied += ("train.lr",)
-    sets = tuple(text for text in sets if not (varied and text.startswith(varied)))
+def options_of(vector_sets: list[str], runs: Path, **changes: Any) -> Compare:
+    varied = [dial.partition("=")[0] for dial in changes.get("dials", ())]
+    if "epochs" in changes:
+        varied.append("train.epochs")
+    if changes.get("lr") not in (None, "grid", "common", "fixed"):
+        varied.append("train.lr")
+    sets = without([*vector_sets, f"train.lr={DOCUMENTED}"], *varied)
     options = {"strategies": "all-corpus,top-k", "seeds": "3,1", "name": "c", "sets": sets}
-    return Compare(**{**options, "runs_dir": runs, "tracking_uri": "none", "report": False, **given})
+    return Compare(**{**options, "runs_dir": runs, "tracking_uri": "none", "report": False, **changes})
 
 
 @pytest.fixture(scope="module")
 def computed(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("rates")
-    api.compare(asked_of(vector_sets, runs))
+    api.compare(options_of(vector_sets, runs))
     return runs
 
 
@@ -67,31 +66,48 @@ def main_metric(run: RunFolder) -> float:
     return float(run.result["metrics"][run.result["main_metric"]])
 
 
-def test_every_group_runs_at_the_rate_with_the_highest_mean_over_seeds(vector_sets, computed):
-    document = read_json(computed / "c" / "comparison.json")
-    rates = {}
-    for each in document["rates"]:
-        strategy, tried = each["labels"]["strategy"], dict(each["tried"])
-        assert {DOCUMENTED, *(round(by * DOCUMENTED, 6) for by in BY)} <= tried.keys(), strategy
+@pytest.fixture(scope="module")
+def choices(computed: Path) -> dict[str, dict[str, Any]]:
+    """Return what comparison.json says of each strategy's rate."""
+    rows = read_json(computed / "c" / "comparison.json")["rates"]
+    return {row["labels"]["strategy"]: row for row in rows}
+
+
+def test_every_group_gets_the_rate_with_the_highest_mean_over_seeds(vector_sets, computed, choices):
+    """By hand; of equal means that of the rate nearest to the documented one."""
+    assert set(choices) == {"all-corpus", "top-k"}
+    for strategy, choice in choices.items():
+        tried = dict(choice["tried"])
         runs = trials_by_hand(vector_sets, strategy, list(tried), computed)
-        hand = {rate: float(np.mean([main_metric(run) for run in own])) for rate, own in runs.items()}
-        assert tried == pytest.approx(hand), strategy
-        assert dict(each["runs"]) == {rate: [run.run_id for run in own] for rate, own in runs.items()}, strategy
-        highest = [rate for rate in hand if hand[rate] == pytest.approx(max(hand.values()))]
-        assert each["lr"] == min(highest, key=lambda rate: abs(math.log(rate / DOCUMENTED))), strategy
-        assert (each["seeds"], each["queries"], each["generated"]) == ([3, 1], 14, False), strategy
-        assert (each["metric"], each["common"]) == ("recall_at_10", False), strategy
-        rates[strategy] = each["lr"]
-    assert len({tuple(dict(each["tried"])) for each in document["rates"]}) == 1  # all strategies, the same rates
-    assert DOCUMENTED not in rates.values()
-    assert set(rates) == {"all-corpus", "top-k"}
-    assert ("lr" in pd.read_csv(computed / "c" / "table.csv")) == (len(set(rates.values())) > 1)  # if they differ
-    assert pd.read_csv(computed / "c" / "training.csv").set_index("strategy")["lr"].to_dict() == rates
-    for cell in document["cells"]:
+        assert dict(choice["runs"]) == {rate: [run.run_id for run in of_rate] for rate, of_rate in runs.items()}
+        means = {rate: float(np.mean([main_metric(run) for run in of_rate])) for rate, of_rate in runs.items()}
+        assert tried == pytest.approx(means), strategy
+        highest = [rate for rate in means if means[rate] == pytest.approx(max(means.values()))]
+        assert choice["lr"] == min(highest, key=lambda rate: abs(math.log(rate / DOCUMENTED))), strategy
+        assert choice["lr"] != DOCUMENTED, strategy
+
+
+def test_all_strategies_try_the_documented_rate_and_those_around_it(choices):
+    tried = {tuple(dict(choice["tried"])) for choice in choices.values()}
+    (rates,) = tried
+    assert {DOCUMENTED, *(round(factor * DOCUMENTED, 6) for factor in FACTORS)} <= set(rates)
+
+
+def test_a_choice_says_by_which_seeds_queries_and_metric(choices):
+    for strategy, choice in choices.items():
+        assert (choice["seeds"], choice["queries"], choice["generated"]) == ([3, 1], 14, False), strategy
+        assert (choice["metric"], choice["common"]) == ("recall_at_10", False), strategy
+
+
+def test_the_runs_and_the_tables_have_the_chosen_rates(computed, choices):
+    rates = {strategy: choice["lr"] for strategy, choice in choices.items()}
+    for cell in read_json(computed / "c" / "comparison.json")["cells"]:
         config = RunFolder(computed / cell["run"]).config
         assert config.train.lr == rates[cell["strategy"]], cell["run"]
         assert config.eval.reported, cell["run"]
-    trials = sum(2 * len(each["tried"]) for each in document["rates"])
+    assert ("lr" in pd.read_csv(computed / "c" / "table.csv")) == (len(set(rates.values())) > 1)  # if they differ
+    assert pd.read_csv(computed / "c" / "training.csv").set_index("strategy")["lr"].to_dict() == rates
+    trials = sum(2 * len(choice["tried"]) for choice in choices.values())
     assert len(list(computed.glob("*/result.json"))) == trials + 4
 
 
@@ -108,20 +124,20 @@ def test_the_highest_mean_is_taken_and_of_equal_ones_the_nearest():
 
 def test_rates_are_chosen_by_the_metric_of_the_verdicts_and_reports_judge_by_any(vector_sets, tmp_path, run_command):
     """R@3 is stored nowhere: it follows from the ranks of the trials and of the runs."""
-    asked = asked_of(vector_sets, tmp_path, metric="R@3", seeds="3,1", strategies="all-corpus,top-k")
-    comparison = api.compare(asked)
-    document = read_json(tmp_path / "c" / "comparison.json")
-    cells = read_json(tmp_path / "c-rates" / "comparison.json")["cells"]
-    for each in document["rates"]:
-        assert each["metric"] == "average/recall_at_3", each["labels"]
-        for rate, value in each["tried"]:
-            found = []
-            for cell in cells:
-                if cell["strategy"] == each["labels"]["strategy"] and cell["settings"] == f"lr={rate:g}":
-                    frame = RunFolder(tmp_path / cell["run"]).ranks()
-                    found.append((frame["target_rank"] <= 3).groupby(frame["group"]).mean().mean())
-            assert len(found) == 2, each["labels"]
-            assert value == pytest.approx(np.mean(found)), each["labels"]
+    options = options_of(vector_sets, tmp_path, metric="R@3", seeds="3,1", strategies="all-corpus,top-k")
+    comparison = api.compare(options)
+    trials: dict[tuple[str, str], list[float]] = {}  # strategy and rate -> R@3 of each seed
+    for cell in read_json(tmp_path / "c-rates" / "comparison.json")["cells"]:
+        ranks = RunFolder(tmp_path / cell["run"]).ranks()
+        recall = (ranks["target_rank"] <= 3).groupby(ranks["group"]).mean().mean()
+        trials.setdefault((cell["strategy"], cell["settings"]), []).append(recall)
+    for choice in read_json(tmp_path / "c" / "comparison.json")["rates"]:
+        strategy = choice["labels"]["strategy"]
+        assert choice["metric"] == "average/recall_at_3", strategy
+        for rate, value in choice["tried"]:
+            of_seeds = trials[strategy, f"lr={rate:g}"]
+            assert len(of_seeds) == 2, (strategy, rate)
+            assert value == pytest.approx(np.mean(of_seeds)), (strategy, rate)
     assert any("Learning rates, chosen by average R@3 on" in line for line in comparison.answer)
     out = run_command("report", "c", "--runs-dir", tmp_path, "--metric", "nDCG@2").out
     assert "Learning rates, chosen by average R@3, not by average nDCG@2, on" in " ".join(out.split())
@@ -133,17 +149,16 @@ def test_rates_are_chosen_by_the_metric_of_the_verdicts_and_reports_judge_by_any
 def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets, tmp_path):
     """From a rate too low to one too high."""
     sets = (*without(vector_sets, "schedule.n_def"), "train.lr=0.02")
-    asked = asked_of(vector_sets, tmp_path, strategies="all-corpus", seeds=[3], lr="grid", sets=sets)
-    answer = " ".join(api.compare(asked).answer)
+    options = options_of(vector_sets, tmp_path, strategies="all-corpus", seeds=[3], lr="grid", sets=sets)
+    answer = " ".join(api.compare(options).answer)
     (chosen,) = read_json(tmp_path / "c" / "comparison.json")["rates"]
     rates, values = zip(*chosen["tried"], strict=True)
     assert rates == (0.006, 0.02, 0.06, 0.18, 0.54)
     assert values[0] < values[1] < values[2] < values[3] > values[4]
-    assert (
-        "chosen by R@10 on 14 queries carved from train (fewer than 1,000) with seed 3: 0.18 for all-corpus" in answer
-    )
+    queries = "14 queries carved from train (fewer than 1,000)"
+    assert f"chosen by R@10 on {queries} with seed 3: 0.18 for all-corpus" in answer
     assert "lowest tried" not in answer
-    trials = plan_comparison(asked, tmp_path).trials
+    trials = plan_comparison(options, tmp_path).trials
     ((group, of_group),) = trials.by_group.items()
     cells = of_group.cells
     for count in (3, 4, 5):
@@ -159,11 +174,12 @@ class MadeTrials(SettingTrials):
     values: ClassVar[dict[tuple[str, float], float]] = {}
 
     def _pick(self, trials: GroupTrials, runs: Path) -> ChosenSetting:
-        rates = sorted(trials.by_setting)
         labels = {axis: label for axis, label in trials.cells[0].labels.items() if axis != "settings"}
-        tried = tuple((rate, self.values.get((labels["strategy"], rate.lr))) for rate in rates)
-        known = {rate: value for rate, value in tried if value is not None}
-        return ChosenSetting(labels, (3, 1), best_setting(known, TrialSetting(DOCUMENTED)), tried)
+        means = {}
+        for setting in sorted(trials.by_setting):
+            means[setting] = self.values.get((labels["strategy"], setting.lr))
+        finished = {setting: mean for setting, mean in means.items() if mean is not None}
+        return ChosenSetting(labels, (3, 1), best_setting(finished, TrialSetting(DOCUMENTED)), tuple(means.items()))
 
 
 CURVES = {  # of top-k; all-corpus is best at the configured rate, 0.5
@@ -178,40 +194,70 @@ CURVES = {  # of top-k; all-corpus is best at the configured rate, 0.5
 @pytest.mark.parametrize(("curve", "rates"), CURVES.values(), ids=CURVES)
 def test_all_strategies_try_the_same_rates(vector_sets, tmp_path, monkeypatch, curve, rates):
     values = {("top-k", rate): value / 10 for rate, value in curve.items()}
-    values |= {("all-corpus", rate): 0.5 - abs(math.log(rate / 0.5)) / 10 for rate in (0.05, 0.15, 0.5, 1.5, 4.5, 13.5)}
+    for rate in (0.05, 0.15, 0.5, 1.5, 4.5, 13.5):
+        values["all-corpus", rate] = 0.5 - abs(math.log(rate / 0.5)) / 10
     monkeypatch.setattr(MadeTrials, "values", values)
-    trials = plan_comparison(asked_of(vector_sets, tmp_path), tmp_path).trials
+    trials = plan_comparison(options_of(vector_sets, tmp_path), tmp_path).trials
     grown = MadeTrials(trials.by_group).extend(tmp_path, DataCache())
     for group, of_group in grown.by_group.items():
-        found = [(cell.config.train.lr, cell.seed) for cell in of_group.cells]
-        assert sorted(found) == sorted(product(rates, (3, 1))), group
+        rates_and_seeds = [(cell.config.train.lr, cell.seed) for cell in of_group.cells]
+        assert sorted(rates_and_seeds) == sorted(product(rates, (3, 1))), group
     assert grown.extend(tmp_path, DataCache()) == grown
 
 
-def test_a_common_rate_has_the_highest_mean_over_the_strategies(vector_sets, tmp_path, monkeypatch):
-    own = {"all-corpus": (0.5, 0.4, 0.2), "top-k": (0.1, 0.3, 0.4)}
-    made = {(name, rate): value for name, row in own.items() for rate, value in zip((0.15, 0.5, 1.5), row, strict=True)}
-    monkeypatch.setattr(MadeTrials, "values", made)
-    trials = plan_comparison(asked_of(vector_sets, tmp_path, lr="common"), tmp_path).trials
+MEANS = {
+    ("all-corpus", 0.15): 0.5,
+    ("all-corpus", 0.5): 0.4,
+    ("all-corpus", 1.5): 0.2,
+    ("top-k", 0.15): 0.1,
+    ("top-k", 0.5): 0.3,
+    ("top-k", 1.5): 0.4,
+}
+
+
+@pytest.fixture
+def common_trials(vector_sets: list[str], tmp_path: Path) -> SettingTrials:
+    """Return the trials of a common rate for two strategies, before any is finished."""
+    trials = plan_comparison(options_of(vector_sets, tmp_path, lr="common"), tmp_path).trials
+    assert trials is not None
     assert trials.common
-    chosen = MadeTrials(trials.by_group, common=True).choose(tmp_path)
-    assert {each.labels["strategy"]: each.setting.lr for each in chosen} == {"all-corpus": 0.5, "top-k": 0.5}
-    assert all(each.common for each in chosen)
-    apart = MadeTrials(trials.by_group).choose(tmp_path)
-    assert {each.labels["strategy"]: each.setting.lr for each in apart} == {"all-corpus": 0.15, "top-k": 1.5}
-    monkeypatch.setattr(MadeTrials, "values", {key: value for key, value in made.items() if key != ("top-k", 0.5)})
-    chosen = MadeTrials(trials.by_group, common=True).choose(tmp_path)
-    assert {each.setting.lr for each in chosen} == {1.5}  # of 0.15 and 1.5, the nearer one: both have 0.3
+    return trials
+
+
+def common_rates(trials: SettingTrials, runs: Path) -> dict[str, float]:
+    """Return the rate that each strategy gets if all have the same one."""
+    chosen = MadeTrials(trials.by_group, common=True).choose(runs)
+    assert [choice.common for choice in chosen] == [True, True]
+    return {choice.labels["strategy"]: choice.setting.lr for choice in chosen}
+
+
+def test_a_common_rate_has_the_highest_mean_over_the_strategies(common_trials, tmp_path, monkeypatch):
+    monkeypatch.setattr(MadeTrials, "values", MEANS)
+    assert common_rates(common_trials, tmp_path) == {"all-corpus": 0.5, "top-k": 0.5}
+    chosen = MadeTrials(common_trials.by_group).choose(tmp_path)  # each strategy its own
+    assert {choice.labels["strategy"]: choice.setting.lr for choice in chosen} == {"all-corpus": 0.15, "top-k": 1.5}
+
+
+def test_a_rate_that_a_strategy_has_not_finished_is_no_common_rate(common_trials, tmp_path, monkeypatch):
+    """Of 0.15 and 1.5, which both have 0.3, the nearer one is taken."""
+    monkeypatch.setattr(MadeTrials, "values", {key: mean for key, mean in MEANS.items() if key != ("top-k", 0.5)})
+    assert common_rates(common_trials, tmp_path) == {"all-corpus": 1.5, "top-k": 1.5}
+
+
+def test_without_a_finished_trial_the_documented_rate_is_the_common_one(common_trials, tmp_path, monkeypatch):
     monkeypatch.setattr(MadeTrials, "values", {})
-    assert {each.setting.lr for each in MadeTrials(trials.by_group, common=True).choose(tmp_path)} == {DOCUMENTED}
+    assert common_rates(common_trials, tmp_path) == {"all-corpus": DOCUMENTED, "top-k": DOCUMENTED}
 
 
 def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
     """Train stays whole, and no query or image of the dev split is of train or val."""
     sets = ("dataset.train_images=90", "dataset.train_queries=60", "dataset.val_images=90")
-    asked = Compare(recipe=Path("world-small"), strategies="top-k", seeds=[2], lr="grid", sets=sets, runs_dir=tmp_path)
-    plan = plan_comparison(asked, tmp_path)
-    cache, config = DataCache(), plan.trials.cells[0].config
+    options = Compare(
+        recipe=Path("world-small"), strategies="top-k", seeds=[2], lr="grid", sets=sets, runs_dir=tmp_path
+    )
+    plan = plan_comparison(options, tmp_path)
+    cache = DataCache()
+    config = plan.trials.cells[0].config
     splits = cache.splits(config)
     reported = cache.splits(plan.cells[0].config)
     assert splits.val is splits.dev
@@ -221,70 +267,89 @@ def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
     assert config.dataset.options["world"] == 2
 
 
-def test_what_was_chosen_is_told_kept_for_more_seeds_and_found_again(vector_sets, computed, monkeypatch):
-    plan = plan_comparison(asked_of(vector_sets, computed), computed)
-    count = sum(2 * len(each["tried"]) for each in plan.folder.about["rates"])
+def test_a_plan_counts_the_finished_trials(vector_sets, computed, choices):
+    plan = plan_comparison(options_of(vector_sets, computed), computed)
+    count = sum(2 * len(choice["tried"]) for choice in choices.values())
     trials = f"first {count} trials of the learning rate, {count} already finished"
     assert plan.line().endswith(f"4 already finished; {trials}")
-    rates = {each["labels"]["strategy"]: each["lr"] for each in plan.folder.about["rates"]}
-    more = [cell.at_seed(7, computed, DataCache()) for cell in plan.cells if cell.seed == 3]
-    for cell in more:
-        strategy = cell.labels["strategy"]
-        fixed = plan_comparison(asked_of(vector_sets, computed, seeds=[7], lr=rates[strategy]), computed)
-        (again,) = (other for other in fixed.cells if other.labels["strategy"] == strategy)
-        assert (cell.hash, cell.labels, cell.remarks) == (again.hash, again.labels, again.remarks), strategy
-    assert all(cell.config.train.lr == rates[cell.labels["strategy"]] for cell in more)
-    answer = api.compare(asked_of(vector_sets, computed)).answer
-    (line,) = [line for line in answer if line.startswith("Learning rates")]
-    assert all(f"{rate:g} for" in line and strategy in line for strategy, rate in rates.items())
+
+
+@pytest.mark.parametrize("strategy", ["all-corpus", "top-k"])
+def test_a_chosen_rate_is_that_of_more_seeds(vector_sets, computed, choices, strategy):
+    """A further seed's cell is that of a comparison with this rate."""
+    rate = choices[strategy]["lr"]
+    plan = plan_comparison(options_of(vector_sets, computed), computed)
+    (first,) = [cell for cell in plan.cells if cell.seed == 3 and cell.labels["strategy"] == strategy]
+    further = first.at_seed(7, computed, DataCache())
+    assert further.config.train.lr == rate
+    fixed = plan_comparison(options_of(vector_sets, computed, seeds=[7], lr=rate), computed)
+    (cell,) = [cell for cell in fixed.cells if cell.labels["strategy"] == strategy]
+    assert (further.hash, further.labels, further.remarks) == (cell.hash, cell.labels, cell.remarks)
+
+
+def test_a_rerun_tells_the_chosen_rates_and_computes_nothing(vector_sets, computed, choices, monkeypatch):
+    finished = set(computed.glob("*/result.json"))
+    monkeypatch.setattr(InProcess, "run", None)
+    comparison = api.compare(options_of(vector_sets, computed))
+    assert comparison.cells["run"].notna().all()
+    assert set(computed.glob("*/result.json")) == finished
+    (line,) = [line for line in comparison.answer if line.startswith("Learning rates")]
+    for strategy, choice in choices.items():
+        assert f"{choice['lr']:g} for" in line, strategy
+        assert strategy in line, strategy
     assert "with seeds 3 and 1" in line
-    assert len(list(computed.glob("*/result.json"))) == 4 + count
-    monkeypatch.setattr(InProcess, "run", None)  # nothing is computed
-    assert api.compare(asked_of(vector_sets, computed)).cells["run"].notna().all()
 
 
-def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets, computed, tmp_path):
-    runs = tmp_path / "runs"
-    shutil.copytree(computed, runs)
-    for each in read_json(runs / "c" / "comparison.json")["rates"]:
-        strategy = each["labels"]["strategy"]
-        rates = plan_comparison(asked_of(vector_sets, runs), runs).trials
-        folders = {cell.config.train.lr: cell.folder for cell in rates.cells if cell.labels["strategy"] == strategy}
-        (runs / str(folders[each["lr"]]) / "result.json").unlink()
-        about = plan_comparison(asked_of(vector_sets, runs), runs).folder.about["rates"]
-        (row,) = [now for now in about if now["labels"]["strategy"] == strategy]
-        assert row["lr"] != each["lr"], strategy
-        assert dict(row["tried"])[each["lr"]] is None, strategy
+@pytest.mark.parametrize("strategy", ["all-corpus", "top-k"])
+def test_a_trial_that_is_lost_is_no_candidate(vector_sets, computed, choices, tmp_path, strategy):
+    runs = Path(shutil.copytree(computed, tmp_path / "runs"))
+    rate = choices[strategy]["lr"]
+    trials = plan_comparison(options_of(vector_sets, runs), runs).trials
+    folders = {cell.config.train.lr: cell.folder for cell in trials.cells if cell.labels["strategy"] == strategy}
+    (runs / str(folders[rate]) / "result.json").unlink()
+    rows = plan_comparison(options_of(vector_sets, runs), runs).folder.about["rates"]
+    (row,) = [row for row in rows if row["labels"]["strategy"] == strategy]
+    assert row["lr"] != rate
+    assert dict(row["tried"])[rate] is None
 
 
 def test_along_dials_and_budgets_and_with_systems_every_group_has_trials(vector_sets, tmp_path):
-    dials = plan_comparison(asked_of(vector_sets, tmp_path, dials=("train.epochs=1,2",)), tmp_path)
+    dials = plan_comparison(options_of(vector_sets, tmp_path, dials=("train.epochs=1,2",)), tmp_path)
     assert len(dials.trials.cells) == 2 * 2 * 3 * 2
-    budgets = plan_comparison(asked_of(vector_sets, tmp_path, epochs="2,4"), tmp_path)
-    assert {(c.labels["epochs"], c.config.train.epochs) for c in budgets.trials.cells} == {("2", 2), ("4", 4)}
-    assert [each["labels"]["epochs"] for each in budgets.folder.about["rates"]] == ["2", "2", "4", "4"]
-    systems = plan_comparison(asked_of(vector_sets, tmp_path, systems="qure"), tmp_path)
-    assert len(systems.trials.by_group) == len({(c.labels["system"], c.labels["strategy"]) for c in systems.cells})
+    budgets = plan_comparison(options_of(vector_sets, tmp_path, epochs="2,4"), tmp_path)
+    assert {(cell.labels["epochs"], cell.config.train.epochs) for cell in budgets.trials.cells} == {("2", 2), ("4", 4)}
+    assert [row["labels"]["epochs"] for row in budgets.folder.about["rates"]] == ["2", "2", "4", "4"]
+    systems = plan_comparison(options_of(vector_sets, tmp_path, systems="qure"), tmp_path)
+    groups = {(cell.labels["system"], cell.labels["strategy"]) for cell in systems.cells}
+    assert len(systems.trials.by_group) == len(groups)
 
 
-def test_a_value_is_the_rate_of_all(vector_sets, tmp_path, subtests):
-    by_lr = plan_comparison(asked_of(vector_sets, tmp_path, lr="2e-3"), tmp_path)
+def test_a_value_is_the_rate_of_all(vector_sets, tmp_path):
+    by_lr = plan_comparison(options_of(vector_sets, tmp_path, lr="2e-3"), tmp_path)
     sets = (*vector_sets, "train.lr=0.002")
-    by_set = plan_comparison(asked_of(vector_sets, tmp_path, lr="fixed", sets=sets), tmp_path)
+    by_set = plan_comparison(options_of(vector_sets, tmp_path, lr="fixed", sets=sets), tmp_path)
     assert [cell.hash for cell in by_lr.cells] == [cell.hash for cell in by_set.cells]
     assert by_lr.trials is None
-    for given in ({"tuned": 2}, {"dials": ("train.lr=1,2",)}):  # these look for rates themselves
-        for lr in (None, "fixed"):
-            with subtests.test(lr=lr, **given):
-                assert plan_comparison(asked_of(vector_sets, tmp_path, lr=lr, **given), tmp_path).trials is None
+
+
+@pytest.mark.parametrize("lr", [None, "fixed"])
+@pytest.mark.parametrize("options", [{"tuned": 2}, {"dials": ("train.lr=1,2",)}], ids=["equal tuning", "a dial"])
+def test_a_search_for_rates_of_its_own_has_no_trials(vector_sets, tmp_path, lr, options):
+    assert plan_comparison(options_of(vector_sets, tmp_path, lr=lr, **options), tmp_path).trials is None
 
 
 def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
     recipe = tmp_path / "r.toml"
     recipe.write_text('[compare]\nlr = "fixed"\nseeds = 1\n', encoding="utf-8")
-    common: dict[str, Any] = {"strategies": "top-k", "sets": tuple(vector_sets), "runs_dir": tmp_path}
-    asked = (Compare(seeds=1, **common), Compare(recipe=recipe, **common), Compare(seeds=1, tuned=2, **common))
-    grid, fixed, tuned = (api.plan_compare(each, print)[0] for each in asked)
+
+    def plan(**options: Any) -> ComparisonPlan:
+        compare = Compare(strategies="top-k", sets=tuple(vector_sets), runs_dir=tmp_path, **options)
+        comparison_plan, *_ = api.plan_compare(compare, print)
+        return comparison_plan
+
+    grid = plan(seeds=1)
+    fixed = plan(recipe=recipe)
+    tuned = plan(seeds=1, tuned=2)
     assert grid.trials is not None
     assert fixed.trials is None
     assert fixed.folder.path.name == f"{grid.folder.path.name}-lr-fixed"
@@ -293,7 +358,7 @@ def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
 
 
 def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets, tmp_path):
-    plan = plan_comparison(asked_of(vector_sets, tmp_path, sets=(*vector_sets, "eval.select=val")), tmp_path)
+    plan = plan_comparison(options_of(vector_sets, tmp_path, sets=(*vector_sets, "eval.select=val")), tmp_path)
     assert {cell.config.eval.select for cell in plan.cells} == {"val"}
     assert {(cell.config.eval.select, cell.config.eval.reported) for cell in plan.trials.cells} == {("dev", False)}
 
@@ -301,4 +366,4 @@ def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets, tm
 def test_mistakes(vector_sets, tmp_path, mistakes, subtests):
     for case in mistakes["rates"]:
         with subtests.test(case["message"]), pytest.raises(OptionError, match=case["message"]):
-            plan_comparison(asked_of(vector_sets, tmp_path, **case["given"]), tmp_path)
+            plan_comparison(options_of(vector_sets, tmp_path, **case["given"]), tmp_path)

@@ -17,33 +17,46 @@ from tests.vector_files import write_vectors
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     sets = write_vectors(tmp_path)
-    backbone = {text.partition("=")[0]: text.partition("=")[2] for text in sets}
-    data = str(tmp_path / "triplets.jsonl")
-    asked = Mine(
-        dataset=data,
+    options = Mine(
+        dataset=str(tmp_path / "triplets.jsonl"),
         backbone="precomputed",
         strategy="top-k:k=4",
         draws=2,
         format="sentence-transformers",
         with_reference=True,
         out=tmp_path / "pairs.jsonl",
-        sets=tuple(f"{key}={value}" for key, value in backbone.items() if key.startswith("backbone.")),
+        sets=tuple(text for text in sets if text.startswith("backbone.")),
     )
-    write_negatives(asked)
+    write_negatives(options)
     return tmp_path / "pairs.jsonl"
 
 
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
 def test_anchors_hold_text_and_reference(pairs):
-    rows = [json.loads(line) for line in pairs.read_text().splitlines()]
+    rows = read_lines(pairs)
     assert list(rows[0]) == ["anchor", "positive", "negative_1", "negative_2", "score"]
-    triplets = [json.loads(line) for line in (pairs.parent / "triplets.jsonl").read_text().splitlines()]
-    known = {row["text"]: row for row in triplets}
+    queries = {row["text"]: row for row in read_lines(pairs.parent / "triplets.jsonl")}
     for row in rows:
         assert row["anchor"].keys() == {"text", "image"}, row
-        query = known[row["anchor"]["text"]]
+        query = queries[row["anchor"]["text"]]
         assert row["anchor"]["image"] == query["reference"], row
         assert row["positive"] == query["target"], row
         assert query["target"] not in (row["negative_1"], row["negative_2"]), row
+
+
+def rows_without_common_images(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of which no target is another's negative."""
+    seen = set[str]()
+    apart = []
+    for row in rows:
+        images = {row["positive"], row["negative_1"], row["negative_2"]}
+        if not images & seen:
+            seen |= images
+            apart.append(row)
+    return apart
 
 
 def test_their_loss_takes_the_positive_for_the_target(pairs):
@@ -52,10 +65,9 @@ def test_their_loss_takes_the_positive_for_the_target(pairs):
     from sentence_transformers.base.modules.input_module import InputModule
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-    triplets = [json.loads(line) for line in (pairs.parent / "triplets.jsonl").read_text().splitlines()]
+    triplets = read_lines(pairs.parent / "triplets.jsonl")
     answers = {(row["text"], row["reference"]): row["target"] for row in triplets}
-    names = sorted({row[side] for row in triplets for side in ("reference", "target")})
-    place = {name: index for index, name in enumerate(names)}
+    names = sorted({row["reference"] for row in triplets} | {row["target"] for row in triplets})
 
     class Composes(InputModule):
         def __init__(self, perfect: bool) -> None:
@@ -69,27 +81,22 @@ def test_their_loss_takes_the_positive_for_the_target(pairs):
 
         def preprocess(self, inputs: Any, prompt: str | None = None, **more: Any) -> dict[str, Tensor]:
             images = []
-            for each in inputs:
-                if not isinstance(each, dict):
-                    images.append(each)
+            for image_or_query in inputs:
+                if not isinstance(image_or_query, dict):
+                    images.append(image_or_query)
                 elif self.perfect:
-                    images.append(answers[each["text"], each["image"]])
+                    images.append(answers[image_or_query["text"], image_or_query["image"]])
                 else:
-                    images.append(each["image"])
-            return {"row": torch.tensor([place[image] for image in images])}
+                    images.append(image_or_query["image"])
+            return {"row": torch.tensor([names.index(image) for image in images])}
 
         def forward(self, features: dict[str, Tensor], **more: Any) -> dict[str, Tensor]:
             return {**features, "sentence_embedding": self.table(features["row"])}
 
-        def save(self, *given: Any, **more: Any) -> None:
+        def save(self, *args: Any, **options: Any) -> None:
             raise NotImplementedError
 
-    rows = [json.loads(line) for line in pairs.read_text().splitlines()]
-    seen, batch = set[str](), []
-    for row in rows:  # no target is another's negative
-        if not {row["positive"], row["negative_1"], row["negative_2"]} & seen and len(batch) < 6:
-            seen |= {row["positive"], row["negative_1"], row["negative_2"]}
-            batch.append(row)
+    batch = rows_without_common_images(read_lines(pairs))[:6]
     assert len(batch) > 1
     losses = {}
     for perfect in (True, False):

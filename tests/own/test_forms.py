@@ -5,6 +5,8 @@ import io
 import json
 import re
 import tomllib
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,13 +31,13 @@ WANT = [(row["reference"], row["text"], row["target"]) for row in ROWS]
 
 
 def load(file: Path | list[Path], columns: str = "", split: str = "val", **options: Any) -> Triplets:
-    given = tuple(file) if isinstance(file, list) else file
-    return build(Triplets, file=given, columns=columns, split=split, **{"images": False, **options})
+    file_or_files = tuple(file) if isinstance(file, list) else file
+    return build(Triplets, file=file_or_files, columns=columns, split=split, **{"images": False, **options})
 
 
-def frame(**changed: Any) -> pd.DataFrame:
+def frame(**changes: Any) -> pd.DataFrame:
     """Return the first row with other values."""
-    return pd.DataFrame([{**ROWS[0], **changed}])
+    return pd.DataFrame([{**ROWS[0], **changes}])
 
 
 def write(path: Path, content: Any) -> Path:
@@ -45,8 +47,10 @@ def write(path: Path, content: Any) -> Path:
         content.to_parquet(path)
     elif isinstance(content, bytes):
         path.write_bytes(content)
+    elif isinstance(content, str):
+        path.write_text(content, encoding="utf-8")
     else:
-        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        path.write_text(json.dumps(content), encoding="utf-8")
     return path
 
 
@@ -90,7 +94,7 @@ def test_every_form_holds_the_same_triplets(tmp_path, form):
     data = load(write(tmp_path / name, content), columns)
     assert triples(data) == WANT
     assert len({query.id for query in data.queries}) == 3
-    assert not any("none of train, val and test" in remark for remark in data.remarks)
+    assert [remark for remark in data.remarks if "none of train, val and test" in remark] == []
 
 
 def test_ids_of_other_rows_lead_to_paths(tmp_path):
@@ -110,29 +114,38 @@ def test_ids_of_other_rows_lead_to_paths(tmp_path):
 
 def test_lists(subtests, tmp_path):
     rows = [{**ROWS[0], "text": ["is Red.", "has a belt"], "target": ["t0", "t1"], "more": ["t2"]}, ROWS[1]]
-    for name, given in (("a.json", rows), ("a.csv", pd.DataFrame(rows).to_csv(index=False))):
+    for name, content in (("a.json", rows), ("a.csv", pd.DataFrame(rows).to_csv(index=False))):
         with subtests.test(name=name):
-            first, second = load(write(tmp_path / name, given)).queries
+            first, second = load(write(tmp_path / name, content)).queries
             assert (first.text, first.captions) == ("Is red and has a belt", ("is Red.", "has a belt"))
             assert (first.target, first.relevant, second.relevant) == ("t0", ("t0", "t1"), ())
             assert load(tmp_path / name, "relevant=more").queries[0].relevant == ("t0", "t1", "t2")
     joined = pd.DataFrame(rows).assign(target=["t0;t1", "t1"])
     assert load(write(tmp_path / "b.csv", joined.to_csv(index=False))).queries[0].relevant == ("t0", "t1")
+
+
+def test_a_text_is_a_list_if_it_reads_as_one():
     assert unwritten("['a' 'b']") == "['a' 'b']"
-    assert at({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
     assert at({"a": "[4, 5]"}, "a[1]") == 5
 
 
-def test_numbers_and_own_ids(tmp_path):
-    csv = "qid,reference,target,text,split\nx,1,2.0,red,val\ny,3,,red,val\n"
+def test_a_column_comes_before_a_path_of_its_name():
+    assert at({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
+
+
+def test_numbers_are_texts_without_a_decimal_point(tmp_path):
+    csv = "qid,reference,target,text,split\nx,1,2.0,red,val\ny,3,4.0,red,val\n"
+    data = load(write(tmp_path / "a.csv", csv), "id=qid")
+    assert [(query.id, query.reference, query.target) for query in data.queries] == [("x", "1", "2"), ("y", "3", "4")]
     with pytest.raises(DataError, match="line 3, column 'target' is missing"):
-        load(write(tmp_path / "a.csv", csv), "id=qid")
-    data = load(write(tmp_path / "a.csv", csv.replace("3,,", "3,4.0,")), "id=qid")
-    assert [(q.id, q.reference, q.target) for q in data.queries] == [("x", "1", "2"), ("y", "3", "4")]
-    data = load(write(tmp_path / "a.csv", csv.replace("3,,", "3,4.0,").replace("qid", "id")))
-    assert [q.id for q in data.queries] == ["x", "y"]
-    data = load(write(tmp_path / "a.csv", csv.replace("3,,", "3,4.0,").replace("qid", "id").replace("\ny", "\nx")))
-    assert [q.id for q in data.queries] == ["val-2", "val-3"]
+        load(write(tmp_path / "a.csv", csv.replace("4.0", "")), "id=qid")
+
+
+def test_a_column_of_ids_is_used_if_they_differ(tmp_path):
+    csv = "id,reference,target,text,split\nx,1,2.0,red,val\ny,3,4.0,red,val\n"
+    assert [query.id for query in load(write(tmp_path / "a.csv", csv)).queries] == ["x", "y"]
+    data = load(write(tmp_path / "a.csv", csv.replace("\ny", "\nx")))
+    assert [query.id for query in data.queries] == ["val-2", "val-3"]
     assert data.remarks == ("a.csv: unused columns: 'id'",)
 
 
@@ -153,40 +166,55 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {  # FORMS has those that are te
 def test_what_is_refused_says_why(subtests, tmp_path):
     for name, content, columns, message in (*FORMS["refused"].values(), *REFUSED.values()):
         with subtests.test(name=name):
-            with pytest.raises(DataError, match=message) as caught:
+            with pytest.raises(DataError, match=message) as error:
                 load(write(tmp_path / name, content), columns)
-            assert "\n" not in str(caught.value)
+            assert "\n" not in str(error.value)
 
 
 def test_the_mapped_column_wins_wherever_it_stands(subtests, tmp_path):
-    row = {"text": "no", "caption": "yes", **{k: v for k, v in ROWS[0].items() if k != "text"}}
-    for order, each in (("after", row), ("before", dict(reversed(row.items())))):
+    row = {**ROWS[0], "text": "no", "caption": "yes"}
+    for order, columns in (("after", row), ("before", dict(reversed(row.items())))):
         with subtests.test(order=order):
-            data = load(write(tmp_path / "a.json", [each]), "text=caption")
+            data = load(write(tmp_path / "a.json", [columns]), "text=caption")
             assert data.queries[0].text == "yes"
             assert data.remarks == ("a.json: unused columns: 'text'",)
+
+
+def test_a_column_is_mapped_once(tmp_path):
     with pytest.raises(OptionError, match="each once"):
-        load(tmp_path / "a.json", "text=caption,text=text")
+        load(write(tmp_path / "a.json", ROWS), "text=caption,text=text")
 
 
-def test_likely_mistakes_are_remarked(tmp_path, subtests):
-    rows = [("7", "8"), ("8", "x"), ("8", "x"), ("9", "9"), ("9", "7"), ("a", "c"), ("a", "c"), ("a", "c")]
-    splits = ["val"] * 5 + ["trian", "trian", "dev"]
-    table = [f"{one},red,{other},{split}" for (one, other), split in zip(rows, splits, strict=True)]
-    file = write(tmp_path / "a.csv", "\n".join(["reference,text,target,split", *table]))
+def test_likely_mistakes_are_remarked(tmp_path):
+    lines = [
+        "reference,text,target,split",
+        "7,red,8,val",
+        "8,red,x,val",
+        "8,red,x,val",
+        "9,red,9,val",
+        "9,red,7,val",
+        "a,red,c,trian",
+        "a,red,c,trian",
+        "a,red,c,dev",
+    ]
+    file = write(tmp_path / "a.csv", "\n".join(lines))
     assert load(file).remarks[:3] == (
         "a.csv: 3 of 8 triplets are in none of train, val and test: 'trian' (2), 'dev' (1)",
         "a.csv: 1 of 5 val triplets are duplicates",
         "a.csv: in 1 val triplets the target is the reference itself",
     )
     assert load(file, split="dev").remarks[0].endswith("in none of train, val and test: 'trian' (2)")
-    for columns in ("reference", "reference=", "image=ref"):
-        with (
-            subtests.test(columns=columns),
-            pytest.raises(OptionError, match="columns must be OURS=THEIRS with commas between"),
-        ):
-            load(file, columns)
-    write(file, "ref;caption;target\na;b;c\nd;e;x\\y")
+
+
+@pytest.mark.parametrize("columns", ["reference", "reference=", "image=ref"])
+def test_columns_are_pairs_of_our_names_and_theirs(tmp_path, columns):
+    file = write(tmp_path / "a.json", ROWS)
+    with pytest.raises(OptionError, match="columns must be OURS=THEIRS with commas between"):
+        load(file, columns)
+
+
+def test_columns_with_other_names_can_be_named(tmp_path):
+    write(tmp_path / "a.csv", "ref;caption;target\na;b;c\nd;e;x\\y")
     assert "name them with --columns reference=NAME,text=NAME " in inspect_folder(tmp_path).missing[0]
     scan = inspect_folder(tmp_path, "reference=ref, text=caption")
     assert scan.triplets is not None
@@ -197,7 +225,21 @@ def test_likely_mistakes_are_remarked(tmp_path, subtests):
 
 
 def bare(count: int, letter: str = "t") -> list[dict[str, str]]:
+    """Return rows without a split."""
     return [{"reference": f"r{n}", "text": "x", "target": f"{letter}{n}"} for n in range(count)]
+
+
+def in_both_splits(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return each row for train, and once more for val."""
+    both = []
+    for row in rows:
+        both += [{**row, "split": "train"}, {**row, "split": "val"}]
+    return both
+
+
+def numbered(names: Iterable[str], count: int) -> list[str]:
+    """Return each name with the numbers from 0."""
+    return [f"{name}{number}" for name, number in product(names, range(count))]
 
 
 @pytest.mark.parametrize(("files", "want"), FORMS["splits"])
@@ -205,8 +247,8 @@ def test_names_of_files_are_splits(tmp_path, monkeypatch, files, want):
     monkeypatch.setattr(init, "audit", lambda *_: SimpleNamespace(window=""))  # which takes a second
     for name, count in files.items():
         write(tmp_path / name, bare(count, name))
-    stored(tmp_path, "npz", "ids", [f"{a}{n}" for a in ("r", *files) for n in range(4)])
-    stored(tmp_path, "npz", "texts", ["x"])
+    write_vectors(tmp_path, "npz", "ids", numbered(("r", *files), 4))
+    write_vectors(tmp_path, "npz", "texts", ["x"])
     scan = inspect_folder(tmp_path)
     if isinstance(want, str):
         assert want in scan.missing[0]
@@ -244,41 +286,64 @@ def test_a_split_by_any_name_is_val(tmp_path, name):
             load(file)
 
 
+def targets_in(file: Path, split: str) -> set[str | None]:
+    return {query.target for query in load(file, split=split).queries}
+
+
 def test_a_row_more_moves_no_other(subtests, tmp_path):
-    rows, seen = bare(40), dict[str, str]()
-    for count in (*range(30, 40), 35):
+    rows = bare(40)
+    of_all = write(tmp_path / "all.json", rows)
+    train = targets_in(of_all, "train")
+    val = targets_in(of_all, "val")
+    for count in range(30, 40):
         with subtests.test(count=count):
             file = write(tmp_path / "a.json", rows[:count])
-            parts = {split: {query.target for query in load(file, split=split).queries} for split in ("train", "val")}
-            for split, targets in parts.items():
-                assert all(seen.setdefault(str(target), split) == split for target in targets), split
-            assert sum(map(len, parts.values())) == count
-    many = len(load(write(tmp_path / "b.json", bare(2000)), val_fraction=0.3).queries)
-    assert abs(many - 600) < 4 * (2000 * 0.3 * 0.7) ** 0.5  # a binomial count
+            targets = {row["target"] for row in rows[:count]}
+            assert targets_in(file, "train") == train & targets
+            assert targets_in(file, "val") == val & targets
+            assert targets_in(file, "train") | targets_in(file, "val") == targets
+
+
+def test_a_share_of_the_rows_is_val(tmp_path):
+    count = len(load(write(tmp_path / "b.json", bare(2000)), val_fraction=0.3).queries)
+    assert abs(count - 600) < 4 * (2000 * 0.3 * 0.7) ** 0.5  # a binomial count
     assert len(load(write(tmp_path / "train.json", bare(2))).queries) == 1
 
 
-def test_evaluate_counts_the_queries_of_training(tmp_path):
-    rows = [{**row, "split": split} for row in bare(6) for split in ("train", "val")]
-    file = write(tmp_path / "a.json", rows)
-    train = load(file, split="train")
-    folder: Any = SimpleNamespace(
-        config=SimpleNamespace(dataset=PluginConfig(name="triplets", file=str(file))),
-        manifest={"dataset": {"train": train.identity}},
-    )
-    other = load(write(tmp_path / "b.json", [*rows[:6], *ROWS]))
-    assert train_queries_in(folder, other) == ("3 of these 6 queries are in the run's train split",)
-    assert train_queries_in(folder, load(write(tmp_path / "b.json", ROWS))) == ()
-    spelled = [{**row, "reference": f"all/{row['reference']}.jpg", "target": f"./{row['target']}"} for row in rows[:6]]
-    assert train_queries_in(folder, load(write(tmp_path / "b.json", spelled))) == train_queries_in(
-        folder, load(write(tmp_path / "b.json", rows[:6]))
-    )
-    write(file, rows[2:])
-    assert train_queries_in(folder, other) == (
-        "2 of these 6 queries are in the run's train split, whose file has changed since",
-    )
+@pytest.fixture
+def trained(tmp_path: Path) -> Any:
+    """Return a run that was trained on the train split of a.json."""
+    file = write(tmp_path / "a.json", in_both_splits(bare(6)))
+    config = SimpleNamespace(dataset=PluginConfig(name="triplets", file=str(file)))
+    return SimpleNamespace(config=config, manifest={"dataset": {"train": load(file, split="train").identity}})
+
+
+def test_evaluate_counts_the_queries_of_training(trained, tmp_path):
+    three = in_both_splits(bare(3))
+    other = load(write(tmp_path / "b.json", [*three, *ROWS]))
+    (remark,) = train_queries_in(trained, other)
+    assert remark == "3 of these 6 queries are in the run's train split"
+    assert train_queries_in(trained, load(write(tmp_path / "b.json", ROWS))) == ()
+
+
+def test_queries_of_training_are_found_whatever_their_spelling(trained, tmp_path):
+    three = in_both_splits(bare(3))
+    spelled = []
+    for row in three:
+        spelled.append({**row, "reference": f"all/{row['reference']}.jpg", "target": f"./{row['target']}"})
+    remarks = train_queries_in(trained, load(write(tmp_path / "b.json", three)))
+    assert remarks != ()
+    assert train_queries_in(trained, load(write(tmp_path / "b.json", spelled))) == remarks
+
+
+def test_evaluate_says_if_the_file_of_training_changed_or_is_gone(trained, tmp_path):
+    other = load(write(tmp_path / "b.json", [*in_both_splits(bare(3)), *ROWS]))
+    file = write(tmp_path / "a.json", in_both_splits(bare(6)[1:]))
+    (remark,) = train_queries_in(trained, other)
+    assert remark == "2 of these 6 queries are in the run's train split, whose file has changed since"
     file.unlink()
-    assert train_queries_in(folder, other)[0].startswith("not known whether the run was trained on these queries")
+    (remark,) = train_queries_in(trained, other)
+    assert remark.startswith("not known whether the run was trained on these queries")
 
 
 # --- images ------------------------------------------------------------------------------------------------------
@@ -321,27 +386,34 @@ def test_numbers_match_padded_names_if_one_fits(tmp_path, subtests):
             load(write(tmp_path / "a.json", [{**ROWS[0], "reference": 17, "target": number}]), images=True)
 
 
-def damaged(folder: Path) -> dict[str, bool]:
-    """Write sound and damaged pictures; name -> whether it can be decoded."""
-    png, jpg, webp = (picture(folder / f"sound.{kind}", 64).read_bytes() for kind in ("png", "jpg", "webp"))
-    bad = {"page.png": b"<html>", "half.png": png[:-900], "bytes.png": png[:900] + b"????" + png[904:],
-           "half.jpg": jpg[:-900], "half.webp": webp[:-90],
-           "middle.jpg": jpg[:900] + b"\xff\xd8" + jpg[902:]}  # fmt: skip
-    good = {"sound.png": png, "sound.jpg": jpg, "sound.webp": webp, "tail.jpg": jpg + b"\0\0", "jpg.png": jpg}
-    for name, content in (bad | good).items():
+def write_pictures(folder: Path) -> tuple[set[str], set[str]]:
+    """Write pictures, and return the names of sound and of damaged ones."""
+    png = picture(folder / "sound.png", 64).read_bytes()
+    jpg = picture(folder / "sound.jpg", 64).read_bytes()
+    webp = picture(folder / "sound.webp", 64).read_bytes()
+    sound = {"sound.png": png, "sound.jpg": jpg, "sound.webp": webp, "tail.jpg": jpg + b"\0\0", "jpg.png": jpg}
+    damaged = {
+        "page.png": b"<html>",
+        "half.png": png[:-900],
+        "bytes.png": png[:900] + b"????" + png[904:],
+        "half.jpg": jpg[:-900],
+        "half.webp": webp[:-90],
+        "middle.jpg": jpg[:900] + b"\xff\xd8" + jpg[902:],
+    }
+    for name, content in (sound | damaged).items():
         (folder / name).write_bytes(content)
-    return dict.fromkeys(bad, False) | dict.fromkeys(good, True)
+    return set(sound), set(damaged)
 
 
 def test_pictures_that_cannot_be_decoded_are_missing(tmp_path):
-    sound = damaged(tmp_path / "images")
-    rows = [{**ROWS[0], "reference": f"images/{name}", "target": "images/sound.png"} for name in sound]
+    sound, damaged = write_pictures(tmp_path / "images")
+    rows = [{**ROWS[0], "reference": f"images/{name}", "target": "images/sound.png"} for name in sound | damaged]
     file = write(tmp_path / "a.json", rows)
     data = load(file, images=True, allow_missing=True)
-    assert {query.reference for query in data.queries} == {f"images/{name}" for name, good in sound.items() if good}
-    assert {*data.missing} == {f"images/{name}" for name, good in sound.items() if not good}
+    assert {query.reference for query in data.queries} == {f"images/{name}" for name in sound}
+    assert {*data.missing} == {f"images/{name}" for name in damaged}
     assert load(file, images=True).missing == ()
-    write(tmp_path / "a.json", [{**row, "split": split} for row in rows for split in ("train", "val")])
+    write(tmp_path / "a.json", in_both_splits(rows))
     (problem, _) = inspect_folder(tmp_path).missing
     assert "6 of 11 images cannot be decoded" in problem
     assert "; 6 of 11 train queries have one as reference or target" in problem
@@ -351,7 +423,7 @@ def test_pictures_that_cannot_be_decoded_are_missing(tmp_path):
 # --- embeddings --------------------------------------------------------------------------------------------------
 
 
-def stored(folder: Path, kind: str, role: str, names: list[str]) -> None:
+def write_vectors(folder: Path, kind: str, role: str, names: list[str]) -> None:
     rows = np.random.default_rng(0).normal(size=(len(names), 4)).astype(np.float32)
     if kind == "parquet":
         pd.DataFrame({role: names, "vector": list(rows)}).to_parquet(folder / f"{role}.parquet")
@@ -364,26 +436,34 @@ def stored(folder: Path, kind: str, role: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize(("kind", "spelled"), [("npz", "{}"), ("npy", "./dev/{}.JPG"), ("parquet", r"all\{}.png")])
 def test_embeddings_of_any_form_and_those_that_are_absent(tmp_path, kind, spelled):
-    rows = [{**row, "split": split} for row in bare(6) for split in ("train", "val")]
+    rows = in_both_splits(bare(6))
     write(tmp_path / "a.json", rows)
-    stored(tmp_path, kind, "ids", [spelled.format(f"{a}{n}") for a in "rt" for n in range(6)])
-    stored(tmp_path, kind, "texts", ["x"])
-    assert (scan := inspect_folder(tmp_path)).missing == []
+    write_vectors(tmp_path, kind, "ids", [spelled.format(name) for name in numbered("rt", 6)])
+    write_vectors(tmp_path, kind, "texts", ["x"])
+    scan = inspect_folder(tmp_path)
+    assert scan.missing == []
     assert {role: file.suffix for role, file in scan.vectors.items()} == {"images": f".{kind}", "texts": f".{kind}"}
     write(tmp_path / "a.json", [*rows, {**rows[0], "reference": "gone", "text": "y"}])
-    problems = inspect_folder(tmp_path).missing  # both at once
-    assert "lacks 1 images, the first: 'gone'" in problems[0]
-    assert "1 of 7 train queries have one as reference or target" in problems[0]
-    assert "lacks 1 texts, the first: 'y'" in problems[1]
+    of_images, of_texts, *_ = inspect_folder(tmp_path).missing  # both at once
+    assert "lacks 1 images, the first: 'gone'" in of_images
+    assert "1 of 7 train queries have one as reference or target" in of_images
+    assert "lacks 1 texts, the first: 'y'" in of_texts
     scan = inspect_folder(tmp_path, "", True)
     assert (scan.missing, scan.train) == ([], 6)
 
 
 def test_what_was_seen_is_named_with_the_line_that_converts_it(tmp_path):
-    lines = {"a.tar": "tar xf a.tar", "B.TAR.GZ": "tar xf B.TAR.GZ", "d.csv.gz": "gunzip d.csv.gz", "e.zst": "unzstd",
-             "b.xlsx": "pandas.read_excel('b.xlsx').to_json('b.jsonl'", "texts.pt": "np.savez('texts.npz', texts=names",
-             "c.pt": "np.savez('c.npz', ids=names, features=torch.load('c.pt').numpy()); of a dict of names and "
-             "vectors, ids=[*d], features=torch.stack([*d.values()]).numpy()"}  # fmt: skip
+    of_tensor = "np.savez('c.npz', ids=names, features=torch.load('c.pt').numpy())"
+    of_dict = "of a dict of names and vectors, ids=[*d], features=torch.stack([*d.values()]).numpy()"
+    lines = {
+        "a.tar": "tar xf a.tar",
+        "B.TAR.GZ": "tar xf B.TAR.GZ",
+        "d.csv.gz": "gunzip d.csv.gz",
+        "e.zst": "unzstd",
+        "b.xlsx": "pandas.read_excel('b.xlsx').to_json('b.jsonl'",
+        "texts.pt": "np.savez('texts.npz', texts=names",
+        "c.pt": f"{of_tensor}; {of_dict}",
+    }
     for name in lines:
         (tmp_path / name).write_bytes(b"x")
     (problem, _) = inspect_folder(tmp_path).missing
@@ -395,21 +475,23 @@ def test_tables_of_embeddings_and_of_pictures_are_named_with_the_line_that_conve
     write(tmp_path / "t.json", bare(6))
     numbers = pd.DataFrame(np.arange(12.0).reshape(3, 4), index=["a", "b", "c"])
     numbers.to_csv(tmp_path / "vectors.csv")
-    colours = [io.BytesIO(), io.BytesIO()]
-    for shade, file in enumerate(colours):
+    pictures = []
+    for shade in range(2):
+        file = io.BytesIO()
         Image.new("RGB", (2, 2), (shade, 0, 0)).save(file, "png")
-    cells = [{"bytes": file.getvalue(), "path": None} for file in colours]
+        pictures.append(file.getvalue())
+    cells = [{"bytes": content, "path": None} for content in pictures]
     pd.DataFrame({"image": cells}).to_parquet(tmp_path / "shard.parquet")
     (problem,) = inspect_folder(tmp_path).missing
     line = re.search(r"vectors\.csv: (t = .*?\.to_numpy\(\)\))", problem)[1]
     monkeypatch.chdir(tmp_path)
     exec(line, {"np": np, "pandas": pd})
-    with np.load(tmp_path / "vectors.npz") as found:
-        assert found["ids"].tolist() == ["a", "b", "c"]
-        np.testing.assert_array_equal(found["features"], numbers)
+    with np.load(tmp_path / "vectors.npz") as arrays:
+        assert arrays["ids"].tolist() == ["a", "b", "c"]
+        np.testing.assert_array_equal(arrays["features"], numbers)
     line = re.search(r"shard\.parquet has pictures in its column 'image': (for k, .*?\['bytes'\]\))", problem)[1]
     exec(line, {"pandas": pd})
-    assert [(tmp_path / f"{k}.png").read_bytes() for k in range(2)] == [file.getvalue() for file in colours]
+    assert [(tmp_path / "0.png").read_bytes(), (tmp_path / "1.png").read_bytes()] == pictures
 
 
 def test_tables_that_belong_together_are_named_with_the_line_that_joins_them(tmp_path):

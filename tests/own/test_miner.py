@@ -19,8 +19,10 @@ Q, N, D = 30, 40, 8
 
 
 def _world(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Return embeddings of queries and images, and the row of each query's target."""
     generator = torch.Generator().manual_seed(seed)
-    queries, images = torch.randn(Q, D, generator=generator), 3 * torch.randn(N, D, generator=generator)
+    queries = torch.randn(Q, D, generator=generator)
+    images = 3 * torch.randn(N, D, generator=generator)
     return queries, images, torch.randint(N, (Q,), generator=generator)
 
 
@@ -31,8 +33,11 @@ def _unit(values: Tensor) -> Tensor:
 @pytest.mark.parametrize("strategy", ["top-k:k=7", "qure:variant=release", "simans:k=9", "all-corpus"])
 def test_it_is_the_engines_mining(strategy):
     queries, images, targets = _world()
-    excluded = [[int(t) - int(t) % 2] for t in targets]
-    relevant = [[(int(t) + 2) % N] if i % 2 else [] for i, t in enumerate(targets)]
+    excluded = [[target - target % 2] for target in targets.tolist()]
+    relevant = [[(target + 2) % N] if row % 2 else [] for row, target in enumerate(targets.tolist())]
+    with_targets = []
+    for target, images_of_query in zip(targets.tolist(), relevant, strict=True):
+        with_targets.append([target, *images_of_query] if images_of_query else [])
     mined = Miner(strategy, draws=4, seed=5, refreshes=2).refresh(
         queries, images, targets, excluded=excluded, relevant=relevant
     )
@@ -43,16 +48,16 @@ def test_it_is_the_engines_mining(strategy):
         group=targets * 0,
         groups=[torch.arange(N)],
         excluded=Ragged.of(excluded),
-        relevant=Ragged.of([[int(t), *row] if row else row for t, row in zip(targets, relevant, strict=True)]),
+        relevant=Ragged.of(with_targets),
     )
     seed = int(splitmix(torch.tensor(5), torch.tensor(2))) & (2**63 - 1)
-    want = mine(
-        task, make_strategy(**parse_plugin(strategy)), refresh=2, draws=4, generator=torch.Generator().manual_seed(seed)
-    )
+    generator = torch.Generator().manual_seed(seed)
+    want = mine(task, make_strategy(**parse_plugin(strategy)), refresh=2, draws=4, generator=generator)
     assert torch.equal(mined.negatives, want.negatives)
     for field in ("pool_size", "hardness", "fallback", "false_negative_rate_pool", "target_rank"):
         assert torch.equal(getattr(mined, field).nan_to_num(-1), getattr(want, field).nan_to_num(-1)), field
-    assert not any(set(row) & set(out) for row, out in zip(mined.negatives.tolist(), excluded, strict=True))
+    for row, negatives in enumerate(mined.negatives.tolist()):
+        assert set(negatives).isdisjoint(excluded[row]), f"query {row}"
 
 
 def test_numpy_torch_and_precision_agree():
@@ -68,35 +73,58 @@ def test_numpy_torch_and_precision_agree():
 
 @pytest.mark.gpu
 def test_a_device_gives_the_same():
-    here, there = _world(), [values.cuda() for values in _world()]
-    want = Miner("top-k:k=5", draws=3).refresh(*here).negatives
-    assert torch.equal(Miner("top-k:k=5", draws=3).refresh(*there).negatives, want)
-    assert torch.equal(Miner("top-k:k=5", draws=3, device="cuda").refresh(*here).negatives, want)
+    on_cpu = _world()
+    on_gpu = [values.cuda() for values in on_cpu]
+    want = Miner("top-k:k=5", draws=3).refresh(*on_cpu).negatives
+    assert torch.equal(Miner("top-k:k=5", draws=3).refresh(*on_gpu).negatives, want)
+    assert torch.equal(Miner("top-k:k=5", draws=3, device="cuda").refresh(*on_cpu).negatives, want)
 
 
-def test_state():
+def _pool(query: Tensor, images: Tensor, target: Tensor) -> set[int]:
+    """Return the eight images other than the target with the highest cosines."""
+    cosines = _unit(images) @ _unit(query)
+    return set(cosines.scatter(0, target, -9.0).topk(8).indices.tolist())
+
+
+def test_overlap_is_that_of_the_pools_of_two_refreshes():
     queries, images, targets = _world()
-    first = Miner("top-k:k=8", draws=2, seed=3)
-    mined = [first.refresh(queries, images, targets)]
     moved = queries + 0.5 * _world(1)[0]
-    mined.append(first.refresh(moved, images, targets))
-    assert first.refreshes == 2
-    assert mined[0].overlap.isnan().all()
-    for i in range(Q):
-        pools = [
-            set((_unit(q) @ _unit(images).T)[i].scatter(0, targets[i], -9.0).topk(8).indices.tolist())
-            for q in (queries, moved)
-        ]
-        assert float(mined[1].overlap[i]) == pytest.approx(len(pools[0] & pools[1]) / len(pools[0] | pools[1])), i
+    miner = Miner("top-k:k=8", draws=2, seed=3)
+    assert miner.refresh(queries, images, targets).overlap.isnan().all()
+    overlap = miner.refresh(moved, images, targets).overlap
+    assert miner.refreshes == 2
+    for row in range(Q):
+        before = _pool(queries[row], images, targets[row])
+        after = _pool(moved[row], images, targets[row])
+        assert float(overlap[row]) == pytest.approx(len(before & after) / len(before | after)), row
+
+
+def test_a_refresh_that_changes_no_pool_is_stale():
+    queries, images, targets = _world()
+    miner = Miner("top-k:k=8", draws=2)
+    miner.refresh(queries, images, targets)
     with pytest.warns(UserWarning, match="stale pools: this refresh changed no pool; was the model trained"):
-        assert first.refresh(moved, images, targets).stale
-    again = Miner("top-k:k=8", draws=2, seed=3, refreshes=1).refresh(moved, images, targets)
-    assert torch.equal(again.negatives, mined[1].negatives)
-    other = Miner("top-k:k=8", draws=2, seed=4, refreshes=1).refresh(moved, images, targets)
-    assert not torch.equal(other.negatives, mined[1].negatives)
-    fewer = first.refresh(moved[:9], images, targets[:9])  # another task: no earlier pools to compare with
-    assert fewer.overlap.isnan().all()
-    assert first.refreshes == 4
+        assert miner.refresh(queries, images, targets).stale
+
+
+def test_another_task_has_no_earlier_pools_to_compare_with():
+    queries, images, targets = _world()
+    miner = Miner("top-k:k=8", draws=2)
+    miner.refresh(queries, images, targets)
+    assert miner.refresh(queries[:9], images, targets[:9]).overlap.isnan().all()
+    assert miner.refreshes == 2
+
+
+def test_draws_depend_on_the_seed_and_the_number_of_the_refresh():
+    queries, images, targets = _world()
+    moved = queries + 0.5 * _world(1)[0]
+    miner = Miner("top-k:k=8", draws=2, seed=3)
+    miner.refresh(queries, images, targets)
+    second = miner.refresh(moved, images, targets).negatives
+    begun_at_second = Miner("top-k:k=8", draws=2, seed=3, refreshes=1).refresh(moved, images, targets)
+    assert torch.equal(begun_at_second.negatives, second)
+    of_another_seed = Miner("top-k:k=8", draws=2, seed=4, refreshes=1).refresh(moved, images, targets)
+    assert not torch.equal(of_another_seed.negatives, second)
 
 
 def test_the_count_of_refreshes_reaches_the_strategy():
@@ -110,7 +138,7 @@ def test_the_count_of_refreshes_reaches_the_strategy():
 _QUERIES, _IMAGES, _TARGETS = _world()
 
 
-MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
+MISTAKES: list[tuple[dict[str, Any], str]] = [
     (
         {"query_embeddings": _QUERIES.where(torch.arange(Q)[:, None] != 3, torch.nan)},
         r"query_embeddings row 3 holds NaN or infinity.*\(1 such rows\)",
@@ -138,13 +166,12 @@ MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
 ]
 
 
-def test_mistakes_are_one_line(subtests):
-    for changes, message in MISTAKES_ARE_ONE_LINE:
-        with subtests.test(changes=changes, message=message):
-            given = {"query_embeddings": _QUERIES, "image_embeddings": _IMAGES, "targets": _TARGETS, **changes}
-            with pytest.raises(NegbenchError, match=message) as caught:
-                Miner("top-k").refresh(**given)
-            assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(("changes", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+def test_a_mistake_is_one_line(changes, message):
+    arguments = {"query_embeddings": _QUERIES, "image_embeddings": _IMAGES, "targets": _TARGETS, **changes}
+    with pytest.raises(NegbenchError, match=message) as error:
+        Miner("top-k").refresh(**arguments)
+    assert "\n" not in str(error.value)
 
 
 def test_bad_options_are_one_line(mistakes, subtests):
