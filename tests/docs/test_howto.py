@@ -17,8 +17,13 @@ HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_registry")]
 
 
-FEWER = {"--seeds 3 ": "--seeds 1 --no-report ", "--seeds 2 ": "--seeds 1 ", "--name own ": "--name own --no-report "}
-FEWER |= {"=200 ": "=60 ", "=100 ": "=40 "}  # images and queries
+FEWER = {
+    "--seeds 3 ": "--seeds 1 --no-report ",
+    "--seeds 2 ": "--seeds 1 ",
+    "--name own ": "--name own --no-report ",
+    "=200 ": "=60 ",  # images
+    "=100 ": "=40 ",  # queries
+}
 # notebook -> patterns in its output; a comparison and a text in the table of it
 NOTEBOOKS: dict[str, tuple[tuple[str, ...], tuple[str, str] | None]] = {
     "own_strategy": ((r"\[\[0, 0, 1, 1, 0\]\]",), ("first-try", "below")),
@@ -31,9 +36,12 @@ NOTEBOOKS: dict[str, tuple[tuple[str, ...], tuple[str, str] | None]] = {
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs(name, tmp_path, monkeypatch, capsys):
-    page, empty = tmp_path / f"{name}.py", tmp_path / "empty"
+    page = tmp_path / f"{name}.py"
+    empty = tmp_path / "empty"
     source = (HOWTO / page.name).read_text(encoding="utf-8")
-    page.write_text(re.sub("|".join(FEWER), lambda found: FEWER[found[0]], source), encoding="utf-8")
+    for text, shorter in FEWER.items():
+        source = source.replace(text, shorter)
+    page.write_text(source, encoding="utf-8")
     empty.mkdir()
     monkeypatch.chdir(empty)
     runpy.run_path(str(page))
@@ -42,14 +50,15 @@ def test_a_notebook_runs(name, tmp_path, monkeypatch, capsys):
     patterns, comparison = NOTEBOOKS[name]
     assert [text for text in patterns if not re.search(text, out)] == []
     if comparison is not None:
-        assert comparison[1] in (empty / "runs" / comparison[0] / "table.md").read_text(encoding="utf-8")
+        folder, text = comparison
+        assert text in (empty / "runs" / folder / "table.md").read_text(encoding="utf-8")
 
 
 def test_every_notebook_has_a_test():
     assert {file.stem for file in HOWTO.glob("*.py")} == set(NOTEBOOKS)
 
 
-def shown_in(name: str) -> dict[str, Any]:
+def names_of_example(name: str) -> dict[str, Any]:
     """Return the names that the plug-in file of a notebook defines, or the example in a Markdown file."""
     path = HOWTO / name
     quotes = r"^ *```python\n(.*?)^ *```" if path.suffix == ".md" else r"^SOURCE = '''(.*?)^'''"
@@ -63,17 +72,21 @@ def shown_in(name: str) -> dict[str, Any]:
 class TestSemiHard(StrategyTestCase):
     @pytest.fixture
     def strategy(self) -> Any:
-        return shown_in("../../CONTRIBUTING.md")["SemiHard"]()
+        return names_of_example("../../CONTRIBUTING.md")["SemiHard"]()
 
 
 class TestSoftMargin(LossTestCase):
     @pytest.fixture
     def loss(self) -> Any:
-        return shown_in("own_loss.py")["SoftMargin"]()
+        return names_of_example("own_loss.py")["SoftMargin"]()
 
 
 class TestColours(BackboneTestCase):
     @pytest.fixture
     def make(self) -> Any:
-        made = shown_in("own_backbone.py")["Colours"]
-        return lambda seed: build(made, seed=seed)
+        colours = names_of_example("own_backbone.py")["Colours"]
+
+        def make_colours(seed: int) -> Any:
+            return build(colours, seed=seed)
+
+        return make_colours

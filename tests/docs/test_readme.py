@@ -20,6 +20,8 @@ import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.systems.system import systems
+from tests.made import without
+from tests.runs import flags_of
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,16 +52,14 @@ def test_the_table_of_the_finding_says_where_it_holds_and_has_the_numbers_of_the
     (place,) = [number for number, text in enumerate(paragraphs) if text.startswith("| in addition to the batch")]
     title = paragraphs[place - 1]
     assert "generated worlds" in title.splitlines()[0]
-    assert all(
-        word in title
-        for word in ("R@10", "points over training with the batch alone", "InfoNCE, 64", "25 passes", "Bold:")
-    )
+    texts = ("R@10", "points over training with the batch alone", "InfoNCE, 64", "25 passes", "Bold:")
+    assert [text for text in texts if text not in title] == []
     rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in paragraphs[place].splitlines()]
     names = [row[0] for row in rows]
-    with_rules = [name for name, own in systems().items() if own.negatives["strategy"]["name"] != "in-batch"]
-    for system in with_rules:
-        title = re.escape(systems()[system].title)
-        assert any(re.match(rf"\[{title}\]\(.+\) \(.*20\d\d.*\): ", name) for name in names), system
+    for key, system in systems().items():
+        if system.negatives["strategy"]["name"] != "in-batch":
+            pattern = rf"\[{re.escape(system.title)}\]\(.+\) \(.*20\d\d.*\): "
+            assert any(re.match(pattern, name) for name in names), key
     findings = (ROOT / "docs" / "findings_tables.md").read_text(encoding="utf-8")
     cells = [cell for row in rows[2:] for cell in row[1:]]
     assert [cell for cell in cells if cell.strip("*") not in findings] == []
@@ -102,10 +102,12 @@ def test_the_first_pages_say_how_to_install_and_what_it_takes(page):
 
 
 def test_make():
-    begins = {"demo": "negbench compare", "test": "pytest", "docs": "mkdocs build", "pictures": "--recipe emoji"}
-    for words in (words for words in COMMANDS if words[0] == "make"):
-        done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
-        assert begins[words[1]] in done.stdout, words[1]
+    commands = {"demo": "negbench compare", "test": "pytest", "docs": "mkdocs build", "pictures": "--recipe emoji"}
+    for program, *words in COMMANDS:
+        if program == "make":
+            target = words[0]
+            done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+            assert commands[target] in done.stdout, target
 
 
 @pytest.mark.slow
@@ -113,10 +115,10 @@ def test_make():
 def test_commands_run_whole(words, toy_sets, vector_sets, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [words[0], *(FEWER.get(option, word) for option, word in itertools.pairwise(words))]
-    sets = toy_sets if "--dataset" in words else vector_sets
-    epochs = [] if "--epochs" in words else ["train.epochs=2"]
-    sets = [*(text for text in sets if not text.startswith("train.epochs=")), *epochs]
-    assert negbench([*words, *MORE.get(words[0], []), *(part for text in sets for part in ("--set", text))]) == 0
+    sets = [*without(toy_sets if "--dataset" in words else vector_sets, "train.epochs=")]
+    if "--epochs" not in words:
+        sets.append("train.epochs=2")
+    assert negbench([*words, *MORE.get(words[0], []), *flags_of(sets)]) == 0
 
 
 @pytest.mark.parametrize("words", DATA, ids=" ".join)
@@ -132,8 +134,8 @@ def test_commands_on_missing_data_end_there(words, tmp_path, monkeypatch, expect
 @pytest.mark.usefixtures("ui_commands")
 def test_report_and_ui_of_a_comparison_named_as_in_the_readme(vector_sets, tmp_path, monkeypatch, capsys, run_command):
     monkeypatch.chdir(tmp_path)
-    sets = [part for text in (*vector_sets, "train.epochs=1") for part in ("--set", text)]
-    grid = ["--strategies", "qure,in-batch", "--losses", "bradley-terry", "--seeds", "1", *sets]
+    flags = flags_of([*vector_sets, "train.epochs=1"])
+    grid = ["--strategies", "qure,in-batch", "--losses", "bradley-terry", "--seeds", "1", *flags]
     assert negbench(["compare", "--lr=fixed", *grid, "--name", "demo"]) == 0
     assert (tmp_path / "runs" / "demo" / "report" / "index.html").exists()
     (ui,) = (words for words in OURS if words[0] == "ui")

@@ -4,7 +4,7 @@ import html
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -22,8 +22,15 @@ from negbench.systems.system import systems
 
 ROOT = Path(__file__).parents[2]
 
-MAIN_PAGES = ["index", "strategies/qure", "concepts", "statistics", "howto/ten_minutes", "howto/own_data"]
-MAIN_PAGES += ["strategies/index"]
+MAIN_PAGES = [
+    "index",
+    "strategies/qure",
+    "concepts",
+    "statistics",
+    "howto/ten_minutes",
+    "howto/own_data",
+    "strategies/index",
+]
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +47,8 @@ def site(forked: Callable[[Callable[[], object]], Any], tmp_path_factory: pytest
         mkdocs.cli(["build", "-q", "--strict", "-d", str(out)])
 
     process = forked(build)
-    said = process.communicate()
-    assert process.returncode == 0, said[-3000:]
+    output = process.communicate()
+    assert process.returncode == 0, output[-3000:]
     return out
 
 
@@ -61,13 +68,13 @@ class Addresses(HTMLParser):
         self.followed: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if tag in ("script", "img", "iframe", "source") and given.get("src"):
-            self.fetched.append(str(given["src"]))
-        if tag == "link" and given.get("rel") in ("stylesheet", "preconnect", "icon", "preload"):
-            self.fetched.append(str(given["href"]))
-        if tag == "a" and given.get("href"):
-            self.followed.append(str(given["href"]))
+        attributes = dict(attrs)
+        if tag in ("script", "img", "iframe", "source") and attributes.get("src"):
+            self.fetched.append(str(attributes["src"]))
+        if tag == "link" and attributes.get("rel") in ("stylesheet", "preconnect", "icon", "preload"):
+            self.fetched.append(str(attributes["href"]))
+        if tag == "a" and attributes.get("href"):
+            self.followed.append(str(attributes["href"]))
 
 
 def read(page: Path) -> Addresses:
@@ -76,14 +83,14 @@ def read(page: Path) -> Addresses:
     return addresses
 
 
-def every(kind: str) -> Iterator[str]:
-    return (name for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in")
+def built_in_names(kind: str) -> list[str]:
+    return [name for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in"]
 
 
 def test_every_plugin_and_system_has_a_page(subtests, site):
     for kind in KINDS:
         with subtests.test(kind=kind):
-            for name in every(kind):
+            for name in built_in_names(kind):
                 text = (site / kind / f"{name}.html").read_text(encoding="utf-8")
                 assert f'id="{name}"' in text, name
                 assert "Options" in text, name
@@ -96,18 +103,18 @@ def test_every_plugin_and_system_has_a_page(subtests, site):
 def test_options_stand_with_type_default_range_and_meaning(site):
     text = (site / "strategies" / "qure.html").read_text(encoding="utf-8")
     cells = re.findall(r"<td>(.*?)</td>", text, flags=re.DOTALL)
-    (row,) = [cells[at : at + 5] for at, cell in enumerate(cells) if cell == "<code>variant</code>"]
-    shown = [re.sub(r"<[^>]+>", "", cell) for cell in row]
-    assert shown[1:4] == ["paper or release", "paper", "paper|release"]
-    assert "k1 and k2 are the two largest drops" in shown[4]
+    place = cells.index("<code>variant</code>")
+    _, kind, default, values, meaning = [re.sub(r"<[^>]+>", "", cell) for cell in cells[place : place + 5]]
+    assert (kind, default, values) == ("paper or release", "paper", "paper|release")
+    assert "k1 and k2 are the two largest drops" in meaning
     assert "<strong>Departures of <code>variant" in text
 
 
 def test_every_corpus_strategy_has_a_picture_of_its_pool(site):
-    for name in every("strategies"):
+    for name in built_in_names("strategies"):
         cls = registry.get("strategies", name)
-        drawn = '<figure class="pool"' in (site / "strategies" / f"{name}.html").read_text(encoding="utf-8")
-        assert drawn == (cls.scope == "corpus"), name
+        has_picture = '<figure class="pool"' in (site / "strategies" / f"{name}.html").read_text(encoding="utf-8")
+        assert has_picture == (cls.scope == "corpus"), name
 
 
 def test_a_picture_says_how_many_images_the_pool_has(build):
@@ -125,30 +132,37 @@ def test_a_picture_says_how_many_images_the_pool_has(build):
 
 
 def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site):
-    pages, there = sorted(site.rglob("*.html")), {str(path) for path in (site, *site.rglob("*"))}
+    pages = sorted(site.rglob("*.html"))
+    paths = {str(path) for path in (site, *site.rglob("*"))}
     assert len(pages) > 60
     for page in pages:
         addresses = read(page)
-        assert not [address for address in addresses.fetched if re.match(r"(https?:)?//", address)], page
+        assert [address for address in addresses.fetched if re.match(r"(https?:)?//", address)] == [], page
         if page.name == "404.html":  # its addresses start at a server's root
             continue
         for address in {*addresses.fetched, *addresses.followed}:
             if not re.match(r"[a-z]+:|#", address):
-                assert os.path.normpath(page.parent / address.split("#")[0].split("?")[0]) in there, (page, address)
+                assert os.path.normpath(page.parent / address.split("#")[0].split("?")[0]) in paths, (page, address)
+
+
+def test_the_first_page_is_light(site):
     files = [site / address.split("?")[0] for address in read(site / "index.html").fetched]
     assert len(files) < 15
     assert sum(file.stat().st_size for file in (site / "index.html", *files)) < 1_000_000
+
+
+def test_styles_fetch_nothing_from_the_network(site):
     for style in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style
 
 
 def test_every_public_name_is_in_the_api(site):
     text = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
-    known = {place.rpartition(".")[2] for place in re.findall(r'id="([\w.-]+)"', text)}
+    anchors = {anchor.rpartition(".")[2] for anchor in re.findall(r'id="([\w.-]+)"', text)}
     options = {"audit", "claims", "compare", "embed", "evaluate", "mine", "run", "study"}  # headings of api/options
-    assert options <= known
+    assert options <= anchors
     public = {name for name in dir(negbench) if not name.startswith("_")} - {name.title() for name in options}
-    assert {name for name in public if not isinstance(getattr(negbench, name), ModuleType)} <= known
+    assert {name for name in public if not isinstance(getattr(negbench, name), ModuleType)} <= anchors
 
 
 def test_doctests_are_code(site):
@@ -159,22 +173,33 @@ def test_doctests_are_code(site):
 
 
 def test_examples_are_shown_as_code(site):
-    trainers = ("open_clip_loop", "plain_pytorch", "sentence_transformers_mining")
-    shown = {f"examples/{name}.py": "howto/other_trainers.html" for name in trainers}
-    for name, page in {**shown, "tests/datasets/pairs_plugin.py": "api/data.html"}.items():
+    pages = {
+        "examples/open_clip_loop.py": "howto/other_trainers.html",
+        "examples/plain_pytorch.py": "howto/other_trainers.html",
+        "examples/sentence_transformers_mining.py": "howto/other_trainers.html",
+        "tests/datasets/pairs_plugin.py": "api/data.html",
+    }
+    for name, page in pages.items():
         text = html.unescape(re.sub(r"<[^>]+>", "", (site / page).read_text(encoding="utf-8")))
         assert (ROOT / name).read_text(encoding="utf-8").strip().splitlines()[-1].strip() in text, name
 
 
 @pytest.mark.browser
 def test_a_search_finds_how_tos(site, browser):
-    wanted = {"exclude reference": "false_negatives", "false negatives": "false_negatives"}
-    wanted |= {"separator": "ten_minutes", "latex": "share", "share": "share", "slurm": "scaling"}
+    pages = {
+        "exclude reference": "false_negatives",
+        "false negatives": "false_negatives",
+        "separator": "ten_minutes",
+        "latex": "share",
+        "share": "share",
+        "slurm": "scaling",
+    }
     handler = partial(SimpleHTTPRequestHandler, directory=str(site))  # a search needs a server
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        page, address = browser.new_page(), f"http://127.0.0.1:{server.server_port}/index.html"
-        for words, name in wanted.items():
+        page = browser.new_page()
+        address = f"http://127.0.0.1:{server.server_port}/index.html"
+        for words, name in pages.items():
             page.goto(f"{address}?q={words.replace(' ', '+')}")
             first = page.locator(".md-search-result__item > a").first
             first.wait_for(timeout=60_000)
@@ -187,16 +212,17 @@ def test_a_search_finds_how_tos(site, browser):
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])  # each width and each scheme once
 def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(site, browser, axe, width, scheme):
     context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme, offline=True)
-    page, violations = context.new_page(), dict[str, list[str]]()
-    pages = MAIN_PAGES[:2] if width == 1440 else MAIN_PAGES  # a phone and the dark find more
-    for name in pages:
+    page = context.new_page()
+    violations = dict[str, list[str]]()
+    begin_with_text = ("index", "strategies/qure")  # other pages begin with a table or a figure
+    for name in begin_with_text if width == 1440 else MAIN_PAGES:  # a phone and the dark find more
         page.goto((site / f"{name}.html").as_uri())
         page.locator(".md-typeset__scrollwrap").first.or_(page.locator("h1")).first.wait_for()
-        first = ("header .md-header__button", ".md-content h1", ".md-content p")
-        for what in first if name in ("index", "strategies/qure") else ():  # other pages begin with a table or a figure
-            box = page.locator(f"{what}:visible").first.bounding_box()
-            assert 0 <= box["y"] < 844 / 2, name
-            assert 0 <= box["x"] < width, name
+        if name in begin_with_text:
+            for element in ("header .md-header__button", ".md-content h1", ".md-content p"):
+                box = page.locator(f"{element}:visible").first.bounding_box()
+                assert 0 <= box["y"] < 844 / 2, name
+                assert 0 <= box["x"] < width, name
         violations[name] = axe(page)
         assert page.evaluate("document.documentElement.scrollWidth") == width, name
     assert {name: lines for name, lines in violations.items() if lines} == {}

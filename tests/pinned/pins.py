@@ -22,6 +22,8 @@ import re
 import sys
 import tempfile
 import tomllib
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from typing import Any
 REFERENCE = Path(__file__).with_name("reference.txt")
 SIZES = {"train_images": 200, "train_queries": 64, "val_images": 120, "val_queries": 40}
 SETS = [*(f"dataset.{key}={size}" for key, size in SIZES.items()), "train.epochs=3", "train.batch_size=32"]
-COMMON = ["--dataset", "vectors", "--backbone", "vectors:dim=16", *(part for each in SETS for part in ("--set", each))]
+COMMON = ["--dataset", "vectors", "--backbone", "vectors:dim=16", *(part for text in SETS for part in ("--set", text))]
 COMMANDS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 LABELS = ("system", "point", "settings", "loss", "backbone", "dataset", "strategy")
 RESULTS = ("metrics", "baselines", "reported_epoch", "refresh_epochs", "temperatures", "steps", "negatives_seen")
@@ -38,18 +40,21 @@ MEASURED = re.compile("seconds|memory|mib|^used/.* s$|^used/.*MiB$|hash|run$|tok
 HIDDEN = re.compile(r"\b[0-9a-f]{64}\b|(?<=-)[0-9a-f]{8}\b|/\S*/(?=pins-)pins-\w+|\b\d+ (s|min|h) of computing")
 
 
-def sha(v: Any) -> str:
+def sha(value: Any) -> str:
     """Return the first twelve digits of the SHA-256 of bytes, or of a value as JSON."""
-    return hashlib.sha256(v if isinstance(v, bytes) else json.dumps(v, sort_keys=True).encode()).hexdigest()[:12]
+    content = value if isinstance(value, bytes) else json.dumps(value, sort_keys=True).encode()
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
-def steady(value: Any) -> Any:
+def leave_out_measured(value: Any) -> Any:
     """Leave out what differs from run to run: measured keys, hashes inside texts, the folder of this process."""
     if isinstance(value, dict):
-        return {key: steady(each) for key, each in value.items() if not MEASURED.search(key)}
+        return {key: leave_out_measured(entry) for key, entry in value.items() if not MEASURED.search(key)}
     if isinstance(value, list):
-        return [steady(each) for each in value]
-    return HIDDEN.sub("#", value) if isinstance(value, str) else value
+        return [leave_out_measured(entry) for entry in value]
+    if isinstance(value, str):
+        return HIDDEN.sub("#", value)
+    return value
 
 
 def place(labels: dict[str, Any]) -> str:
@@ -110,7 +115,7 @@ def pins_of(folder: Path, item: str) -> Any:
             result = json.loads((run / "result.json").read_text())
             yield kind, f"result {key}", sha([result.get(name) for name in RESULTS])
     for key, value in documents.get("comparison", {}).items():
-        yield "never" if key in ("kind", "rates") else "files", f"comparison.json {key}", steady(value)
+        yield "never" if key in ("kind", "rates") else "files", f"comparison.json {key}", leave_out_measured(value)
     for row in flat_verdicts(documents.get("statistics", {"rows": []})):
         numbers = {key: value for key, value in row.items() if key not in (*LABELS, "metric")}
         yield class_of(row), f"row {place(row)}|{row['metric']}", numbers
@@ -120,19 +125,18 @@ def pins_of(folder: Path, item: str) -> Any:
         if file.suffix in (".csv", ".md", ".tex") and not re.match("answer|cost|claims", file.stem):
             text = file.read_text()
             table = list(csv.DictReader(io.StringIO(text))) if file.suffix == ".csv" else text
-            yield "files", str(file.relative_to(folder)), sha(steady(table))
+            yield "files", str(file.relative_to(folder)), sha(leave_out_measured(table))
     if (folder / "answer.md").exists():
-        yield "free", "answer.md", steady((folder / "answer.md").read_text().split("\n\n"))
+        yield "free", "answer.md", leave_out_measured((folder / "answer.md").read_text().split("\n\n"))
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{folder.parent / 'mlflow.db'}")
-    if (experiment := client.get_experiment_by_name(folder.name)) is not None:
-        summaries = client.search_runs(experiment.experiment_id, "tags.`negbench.kind` = 'summary'")
-        yield (
-            "files",
-            "mlflow",
-            sorted([r.info.run_name, sha(steady([r.data.tags, r.data.metrics]))] for r in summaries),
-        )
+    experiment = client.get_experiment_by_name(folder.name)
+    if experiment is not None:
+        summaries = []
+        for run in client.search_runs(experiment.experiment_id, "tags.`negbench.kind` = 'summary'"):
+            summaries.append([run.info.run_name, sha(leave_out_measured([run.data.tags, run.data.metrics]))])
+        yield "files", "mlflow", sorted(summaries)
 
 
 def recipes(runs: Path) -> Any:
@@ -143,10 +147,12 @@ def recipes(runs: Path) -> Any:
     from negbench.settings.options import Compare
 
     for name in sorted(shipped()):
-        asked = with_recipe(Compare(recipe=Path(name), datasets="vectors", backbones="vectors", seeds=1))
-        sets = tuple(one for one in SETS[:4] if not any(dial.startswith(one.partition("=")[0]) for dial in asked.dials))
+        options = with_recipe(Compare(recipe=Path(name), datasets="vectors", backbones="vectors", seeds=1))
+        dials = {dial.partition("=")[0] for dial in options.dials}
+        sizes = {f"dataset.{key}": size for key, size in SIZES.items()}
+        sets = tuple(f"{key}={size}" for key, size in sizes.items() if key not in dials)
         try:
-            cells = plan_comparison(asked.model_copy(update={"sets": sets}), runs).cells
+            cells = plan_comparison(options.model_copy(update={"sets": sets}), runs).cells
         except NegbenchError as error:  # it does not go with data this small
             yield "never", f"{name} labels", str(error)
             continue
@@ -156,42 +162,56 @@ def recipes(runs: Path) -> Any:
 
 def folders(runs: Path) -> set[Path]:
     """Return the folders of comparisons, claims and studies."""
-    made = [path for path in runs.glob("*") if path.is_dir()]
-    return {path for path in made if path.name != "artifacts" and not (path / "config.json").exists()}
+    paths = set()
+    for path in runs.glob("*"):
+        if path.is_dir() and path.name != "artifacts" and not (path / "config.json").exists():
+            paths.add(path)
+    return paths
 
 
-def computed(only: Any) -> dict[str, tuple[str, Any]]:
-    """Run the commands of the items in a new folder, and return their pins: key -> class and value."""
+def compute_pins(items: Iterable[str]) -> dict[str, tuple[str, Any]]:
+    """Run the commands of these items in a new folder, and return their pins: key -> class and value."""
     from negbench.cli.main import run
 
     pins: dict[str, tuple[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="pins-") as home:
         runs = Path(home).resolve() / "runs"
         os.environ |= {"COLUMNS": "200", "NEGBENCH_CACHE": f"{runs}-cache", "NEGBENCH_RUNS": str(runs)}
-        for item in only or COMMANDS:
-            for number, (command, *flags) in enumerate(map(str.split, COMMANDS[item])):
-                before, shown = folders(runs), io.StringIO()
-                with redirect_stdout(shown), redirect_stderr(shown):
+        for item in items:
+            for number, line in enumerate(COMMANDS[item]):
+                command, *flags = line.split()
+                before = folders(runs)
+                output = io.StringIO()
+                with redirect_stdout(output), redirect_stderr(output):
                     code = run([command, *(COMMON if command != "report" else ()), *flags])
                 pins[f"{item} {number} exit code"] = "never", code
-                print(f"{item}: {shown.getvalue()[-1000:]}" if code else "", end="", file=sys.stderr)
+                if code:
+                    print(f"{item}: {output.getvalue()[-1000:]}", end="", file=sys.stderr)
                 for nth, folder in enumerate(sorted(folders(runs) - before)):
-                    pins |= {
-                        f"{item} {number}.{nth} {key}": (kind, value) for kind, key, value in pins_of(folder, item)
-                    }
+                    for kind, key, value in pins_of(folder, item):
+                        pins[f"{item} {number}.{nth} {key}"] = kind, value
             if item == "l-recipes":
-                pins |= {f"{item} {key}": (kind, value) for kind, key, value in recipes(runs)}
+                for kind, key, value in recipes(runs):
+                    pins[f"{item} {key}"] = kind, value
     return json.loads(json.dumps(pins))
 
 
 def difference(before: Any, after: Any) -> str:
     """Say how two values differ; new fields of a row are no difference."""
     if isinstance(before, dict) and isinstance(after, dict):
-        changed = {name: after.get(name, "(gone)") for name in before if after.get(name, "(gone)") != before[name]}
-        return ", ".join(f"{name}: {before[name]} -> {value}" for name, value in changed.items())
-    if isinstance(before, list) and isinstance(after, list) and before != after:  # show what is only in one of them
-        return " -> ".join(str([each for each in a if each not in b]) for a, b in ((before, after), (after, before)))
-    return "" if before == after else f"{before} -> {after}"
+        changes = []
+        for name, value in before.items():
+            new = after.get(name, "(gone)")
+            if new != value:
+                changes.append(f"{name}: {value} -> {new}")
+        return ", ".join(changes)
+    if before == after:
+        return ""
+    if isinstance(before, list) and isinstance(after, list):
+        gone = [value for value in before if value not in after]
+        new = [value for value in after if value not in before]
+        return f"{gone} -> {new}"
+    return f"{before} -> {after}"
 
 
 def main() -> bool:
@@ -199,26 +219,42 @@ def main() -> bool:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", action="store_true", help="write the reference (of these items)")
     parser.add_argument("--only", nargs="+", choices=COMMANDS, default=())
-    given = parser.parse_args()
-    new = computed(given.only)
-    pinned = (line.split("\t", 2) for line in REFERENCE.read_text(encoding="utf-8").splitlines())
-    reference = {key: (kind, json.loads(value)) for kind, key, value in pinned}
-    old = {key: pin for key, pin in reference.items() if not given.only or key.split()[0] in given.only}
-    if given.record:
-        kept = {key: pin for key, pin in reference.items() if key not in old} | new
-        texts = [f"{kind}\t{key}\t{json.dumps(value)}\n" for key, (kind, value) in sorted(kept.items())]
-        REFERENCE.write_text("".join(texts), encoding="utf-8")
+    arguments = parser.parse_args()
+    items = arguments.only or COMMANDS
+    new = compute_pins(items)
+    reference = read_reference()
+    old = {key: pin for key, pin in reference.items() if key.split()[0] in items}
+    if arguments.record:
+        others = {key: pin for key, pin in reference.items() if key not in old}
+        write_reference(others | new)
         return False
-    absent = "", "(absent)"
     changes: dict[str, list[str]] = {kind: [] for kind in ("free", "files", "hash", "tuned", "corners", "never")}
     for key in sorted({*old, *new}):
-        (kind, before), (_, after) = old.get(key, (new.get(key, absent)[0], absent[1])), new.get(key, absent)
-        if text := difference(before, after):
+        kind, _ = old[key] if key in old else new[key]
+        _, before = old.get(key, (kind, "(absent)"))
+        _, after = new.get(key, (kind, "(absent)"))
+        text = difference(before, after)
+        if text:
             changes[kind].append(f"{key}  {text}"[:400])
+    counts = Counter(kind for kind, _ in old.values())
     for kind, lines in changes.items():
-        print(f"== {kind}: {len(lines)} of {sum(each == kind for each, _ in old.values())} differ")
-        print(*lines[: None if given.only else 20], sep="\n")
+        print(f"== {kind}: {len(lines)} of {counts[kind]} differ")
+        print(*(lines if arguments.only else lines[:20]), sep="\n")
     return bool(changes["never"])
+
+
+def read_reference() -> dict[str, tuple[str, Any]]:
+    """Return the recorded pins: key -> class and value."""
+    pins = {}
+    for line in REFERENCE.read_text(encoding="utf-8").splitlines():
+        kind, key, value = line.split("\t", 2)
+        pins[key] = kind, json.loads(value)
+    return pins
+
+
+def write_reference(pins: dict[str, tuple[str, Any]]) -> None:
+    lines = [f"{kind}\t{key}\t{json.dumps(value)}\n" for key, (kind, value) in sorted(pins.items())]
+    REFERENCE.write_text("".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,50 +21,64 @@ TABLES = Path(__file__).with_name("tables.json")
 
 def table_of(stored: dict[str, Any]) -> ValueTable:
     """Build a table from its stored form."""
-    values = {
-        name: [[1 / int(digit) if digit != "0" else 0.0 for digit in row] for row in rows]
-        for name, rows in stored["values"].items()
-    }
+    values = {}
+    for name, texts in stored["values"].items():
+        values[name] = np.array([values_in(text) for text in texts])
     labels = {key: np.array(list(stored[key])) for key in ("strata", "clusters") if key in stored}
     design = Design(nested=stored.get("nested", False), share=stored.get("share", 1.0), **labels)
-    return ValueTable({name: np.array(rows) for name, rows in values.items()}, design, stored.get("seeds"))
+    return ValueTable(values, design, stored.get("seeds"))
+
+
+def values_in(text: str) -> list[float]:
+    """Return the values of a seed's text: 0 for a 0, 1 / d for another digit d."""
+    return [0.0 if digit == "0" else 1 / int(digit) for digit in text]
 
 
 def verdicts(table: ValueTable) -> dict[str, list[Any]]:
     """Return the interval of each strategy's mean; value, interval, p-value and verdict of each pair."""
-    rows: dict[str, list[Any]] = {
-        name: [each.mean, each.interval.low, each.interval.high] for name, each in summarise(table).items()
-    }
-    for pair, each in pairs(table, table.generator()).differences.items():
-        numbers = (each.value, each.interval.low, each.interval.high, each.p_adjusted, each.minimum_detectable)
-        rows[" - ".join(pair)] = [*numbers, each.verdict]
+    rows: dict[str, list[Any]] = {}
+    for name, summary in summarise(table).items():
+        rows[name] = [summary.mean, summary.interval.low, summary.interval.high]
+    for pair, difference in pairs(table, table.generator()).differences.items():
+        rows[" - ".join(pair)] = [
+            difference.value,
+            difference.interval.low,
+            difference.interval.high,
+            difference.p_adjusted,
+            difference.minimum_detectable,
+            difference.verdict,
+        ]
     return rows
 
 
-def differing() -> list[str]:
+def find_differences() -> list[str]:
     """Return a line for each result that is not as stored."""
     lines = []
     for title, stored in json.loads(TABLES.read_text(encoding="utf-8")).items():
         for name, new in verdicts(table_of(stored)).items():
-            if not all(
-                a == b if isinstance(b, str) else abs(a - b) <= 1e-9
-                for a, b in zip(stored["is"][name], new, strict=True)
-            ):
-                lines.append(f"{title}: {name}: {stored['is'][name]} -> {new}")
+            old = stored["is"][name]
+            if not all(is_same(before, after) for before, after in zip(old, new, strict=True)):
+                lines.append(f"{title}: {name}: {old} -> {new}")
     return lines
+
+
+def is_same(before: Any, after: Any) -> bool:
+    """Whether a word is equal, or a number up to 1e-9."""
+    if isinstance(after, str):
+        return bool(before == after)
+    return bool(abs(before - after) <= 1e-9)
 
 
 def main() -> bool:
     """Record, or print what differs; return whether anything does."""
     if "--record" in sys.argv:
-        tables = json.loads(TABLES.read_text(encoding="utf-8"))
-        texts = [
-            json.dumps(title) + ": " + json.dumps(stored | {"is": verdicts(table_of(stored))})
-            for title, stored in tables.items()
-        ]
+        texts = []
+        for title, stored in json.loads(TABLES.read_text(encoding="utf-8")).items():
+            document = stored | {"is": verdicts(table_of(stored))}
+            texts.append(f"{json.dumps(title)}: {json.dumps(document)}")
         TABLES.write_text("{\n" + ",\n".join(texts) + "\n}\n", encoding="utf-8")
         return False
-    lines = differing()
+    lines = find_differences()
     print(f"== statistics of stored values: {len(lines)} differ", *lines, sep="\n")
     return bool(lines)
 
