@@ -50,7 +50,7 @@ def _aspects_of(word: str) -> tuple[str, ...]:
     plain = _EDGES.sub("", word.lower())
     # a compound counts for each of its parts: "light-blue", "long-sleeved"
     parts = {plain, *plain.split("-")}
-    return tuple(aspect for aspect, known in _WORDS.items() if not parts.isdisjoint(known))
+    return tuple(aspect for aspect, words in _WORDS.items() if not parts.isdisjoint(words))
 
 
 def words_of_wordpieces(pieces: Sequence[str]) -> list[str | None]:
@@ -73,7 +73,11 @@ def _whole_words(pieces: Sequence[str], joins: Sequence[bool]) -> list[str | Non
             groups[-1].append(piece)
         else:
             groups.append([piece])
-    return [None if _is_special(group[0]) else "".join(group) for group in groups for _ in group]
+    words: list[str | None] = []
+    for group in groups:
+        word = None if _is_special(group[0]) else "".join(group)
+        words += [word] * len(group)
+    return words
 
 
 def _is_special(piece: str) -> bool:

@@ -19,7 +19,14 @@ from negbench.backbones import _lavis, _weights
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_wordpieces
 from negbench.backbones._captions import UNCASED, CaptionTokenizer, make_tokenizer, vocabulary_files
 from negbench.backbones._checkpoint import Fit, choice_in
-from negbench.backbones._composed import MAX_START, Composed, Init, about_temperature, check_without_weights, planned
+from negbench.backbones._composed import (
+    MAX_START,
+    Composed,
+    Init,
+    about_temperature,
+    check_without_weights,
+    feature_settings,
+)
 from negbench.backbones._hashing import key_sha256, tower_sha256
 from negbench.backbones._lavis import Sizes
 from negbench.backbones._preprocess import Preprocess
@@ -159,7 +166,7 @@ class BlipFamily(Composed):
     # --- loading ----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def loaded(cls, options: FamilyOptions, seed: int) -> Self:
+    def load_weights(cls, options: FamilyOptions, seed: int) -> Self:
         """Implement `load` of every family.
 
         Raises:
@@ -201,10 +208,12 @@ class BlipFamily(Composed):
         source = cls._source(options)
         name = cls.advice.backbone
         frozen = options.images_frozen
-        settings = {"backbone": name, **planned(options)}
+        settings = {"backbone": name, **feature_settings(options)}
         if source is None:
-            given = () if options.tokenizer is None else vocabulary_files(Path(options.tokenizer).expanduser())
-            return Outline(cls, name, frozen, files=given, settings={**settings, "seed": seed})
+            files: tuple[Path, ...] = ()
+            if options.tokenizer is not None:
+                files = vocabulary_files(Path(options.tokenizer).expanduser())
+            return Outline(cls, name, frozen, files=files, settings={**settings, "seed": seed})
         weights = _weights.files_of(source, cls.advice)
         vocabulary = vocabulary_files(_weights.vocabulary_source(options.tokenizer, weights[0].parent, cls.advice))
         return Outline(
@@ -219,7 +228,8 @@ class BlipFamily(Composed):
     @classmethod
     def skeleton(cls, options: FamilyOptions, seed: int) -> Self:
         """See `BuildsWithoutWeights`."""
-        sizes, config = cls._missing_sizes(options), None
+        sizes = cls._missing_sizes(options)
+        config = None
         with suppress(WeightsError):  # not here: as published
             source = cls._source(options)
             if source is None:
@@ -257,8 +267,10 @@ class BlipFamily(Composed):
     @classmethod
     def _our_name(cls, name: str) -> str:
         """Return our name of a tensor that transformers saved."""
-        theirs, ours = next((pair for pair in cls.own_names if name.startswith(pair[0])), ("", ""))
-        return ours + name.removeprefix(theirs)
+        for theirs, ours in cls.own_names:
+            if name.startswith(theirs):
+                return ours + name.removeprefix(theirs)
+        return name
 
     @classmethod
     def _source(cls, options: FamilyOptions) -> Source | None:
@@ -274,16 +286,16 @@ class BlipFamily(Composed):
     def _from_lavis(cls, source: Source, options: FamilyOptions, seed: int) -> tuple[Self, Origin]:
         assert source.path is not None
         config = options.config or {}
-        found, sizes = cls._read_lavis(source, config)
-        state = found.state
-        lacks = "temp" not in state
+        fit, sizes = cls._read_lavis(source, config)
+        state = fit.state
+        lacks_temperature = "temp" not in state
         _refuse_covr2(state, source.path)
         state.setdefault("temp", torch.tensor(DEFAULT_TEMPERATURE))
         skeleton = cls(sizes.skeleton(), options, seed)
         dropped = _lavis.check_names(skeleton, state, sizes.layout, source.path)
         unread = [name for name in dropped if _lavis.NAMED_IF_DROPPED.fullmatch(name)]
         parts = dict.fromkeys("Qformer.cls" if name.startswith("Qformer.") else name.split(".")[0] for name in unread)
-        if lacks and options.temperature is None:
+        if lacks_temperature and options.temperature is None:
             _log.warning(_NO_TEMPERATURE, source.path, DEFAULT_TEMPERATURE)
         if parts:
             _log.warning("note: %s: left out, as no score here reads them: %s", source.path, ", ".join(parts))
@@ -291,8 +303,8 @@ class BlipFamily(Composed):
         _lavis.load_state(backbone, state, sizes.layout, source.path)
         about = {
             "keys_left_out": len(dropped),
-            **found.details,
-            **about_temperature(state["temp"], "default" if lacks else "file"),
+            **fit.details,
+            **about_temperature(state["temp"], "default" if lacks_temperature else "file"),
         }
         return backbone, Origin(source.label, "local", source.path.parent, about)
 
@@ -301,7 +313,7 @@ class BlipFamily(Composed):
         import transformers
 
         folder = _weights.files_of(source, cls.advice)[0].parent
-        chosen = choice_in(folder)
+        choice = choice_in(folder)
         config, state = _weights.read_pretrained(getattr(transformers, cls.their_class), folder)
         stored = _stored_temperature(folder)
         if stored is None and options.temperature is None:
@@ -314,7 +326,7 @@ class BlipFamily(Composed):
         backbone = cls(sizes, options, seed, config)
         backbone.transform = replace(backbone.transform, **_weights.read_pixels(folder, sizes.image_size))
         _lavis.assign(backbone, tensors, folder)
-        about = {**chosen, **about_temperature(tensors["temp"], "default" if stored is None else "file")}
+        about = {**choice, **about_temperature(tensors["temp"], "default" if stored is None else "file")}
         return backbone, Origin(source.label, folder.name if source.kind == "hub" else "local", folder, about)
 
     def _complete(self, origin: Origin) -> None:
@@ -330,12 +342,15 @@ class BlipFamily(Composed):
         if self.frozen_images:
             self.vision_model.requires_grad_(False)
         self._feature_key = tower_sha256(self.vision_model, self.transform)
-        composition, tokens, own = self._character()
+        composition, tokens, family_details = self._character()
+        spelling = {name: getattr(bert, name) for name in UNCASED}
         details = {
-            **{name: getattr(sizes, name) for name in ("vit_layers", "vit_hidden_size", "vit_heads")},
+            "vit_layers": sizes.vit_layers,
+            "vit_hidden_size": sizes.vit_hidden_size,
+            "vit_heads": sizes.vit_heads,
             "tokenizer": self._tokenizer.name,
-            "tokenizer_sha256": key_sha256({"vocabulary": bert.get_vocab(), **{k: getattr(bert, k) for k in UNCASED}}),
-            **own,
+            "tokenizer_sha256": key_sha256({"vocabulary": bert.get_vocab(), **spelling}),
+            **family_details,
             **origin.details,
         }
         about = self._about(composition, sizes.embed_dim, self.vision_model.config.hidden_act, tokens)
@@ -351,9 +366,9 @@ class BlipFamily(Composed):
         Raises:
             WeightsError: no vocabulary, or one that does not fit the word embeddings.
         """
-        given = self.options.tokenizer
-        made_in_code = given is None and origin.folder is None
-        files = () if made_in_code else vocabulary_files(_weights.vocabulary_source(given, origin.folder, self.advice))
+        files: Sequence[Path] = ()  # the vocabulary made in code
+        if self.options.tokenizer is not None or origin.folder is not None:
+            files = vocabulary_files(_weights.vocabulary_source(self.options.tokenizer, origin.folder, self.advice))
         processed = self.options.captions == "blip_caption"
         tokenizer = make_tokenizer(files, self.added_tokens, self.sizes.max_txt_len, processed=processed)
         rows = self.sizes.vocab_size
@@ -381,7 +396,7 @@ class BlipFamily(Composed):
 
     def texts_seen(self, texts: Sequence[str]) -> TextsSeen:
         """See `SeesTexts`: at most `max_txt_len` pieces of the processed text."""
-        return self._tokenizer.seen(texts)
+        return self._tokenizer.texts_seen(texts)
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """B strings -> {"input_ids", "attention_mask"} int64 and {"colour", "shape"} bool, all [B, max_txt_len].
@@ -447,10 +462,10 @@ def _stored_temperature(folder: Path) -> float | None:
     Its classes had none until a constant `logit_scale` of 2.6592, whatever the model learned, was proposed
     (huggingface/transformers, pull request 48583).
     """
-    known = _weights.tensor_in(folder, "logit_scale")
-    if known is None or abs(float(known) - _TRANSFORMERS_SCALE) < 1e-4:
+    scale = _weights.tensor_in(folder, "logit_scale")
+    if scale is None or abs(float(scale) - _TRANSFORMERS_SCALE) < 1e-4:
         return None
-    return math.exp(-float(known))
+    return math.exp(-float(scale))
 
 
 def randomise(module: nn.Module, seed: int) -> None:
@@ -468,8 +483,8 @@ def randomise(module: nn.Module, seed: int) -> None:
     norms = {f"{name}.weight" for name, part in parts if isinstance(part, nn.LayerNorm)}
     layers = {f"{name}.weight" for name, part in parts if isinstance(part, nn.Linear | nn.Conv2d)}
     with torch.no_grad():
-        named = dict(sorted(module.named_parameters()))
-        for name, parameter in named.items():
+        parameters = dict(sorted(module.named_parameters()))
+        for name, parameter in parameters.items():
             if name in norms:
                 parameter.fill_(1.0)
             elif name == "temp":
@@ -479,7 +494,7 @@ def randomise(module: nn.Module, seed: int) -> None:
             else:
                 scale = math.sqrt(768 / parameter[0].numel()) if name in layers else 1.0
                 parameter.normal_(0.0, INITIAL_STD * scale, generator=generator)
-        for name, parameter in named.items():
+        for name, parameter in parameters.items():
             if "_query." in name:
-                parameter.copy_(named[name.replace("_query.", ".")])
+                parameter.copy_(parameters[name.replace("_query.", ".")])
     _lavis.restore_positions(module)

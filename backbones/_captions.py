@@ -40,8 +40,11 @@ def process_caption(caption: str, *, lower: bool = True, most: int | None = MAX_
     at single spaces.
     , ? ' - / & $ and single tabs are kept.
     """
-    text = _SPACES.sub(" ", _PUNCTUATION.sub(" ", caption.lower() if lower else caption))
-    return " ".join(text.rstrip("\n").strip(" ").split(" ")[:most])
+    if lower:
+        caption = caption.lower()
+    caption = _SPACES.sub(" ", _PUNCTUATION.sub(" ", caption))
+    words = caption.rstrip("\n").strip(" ").split(" ")
+    return " ".join(words[:most])
 
 
 def built_in_vocabulary() -> dict[str, int]:
@@ -143,14 +146,15 @@ class CaptionTokenizer:
         batch = self.bert(list(texts), **how)  # the Q-Former has no token types
         return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
 
-    def seen(self, texts: Sequence[str]) -> TextsSeen:
+    def texts_seen(self, texts: Sequence[str]) -> TextsSeen:
         """Return what a model sees of texts: their first words and pieces."""
-        shown = self(texts)["input_ids"]
         longer = 0
         for text in texts:
-            words = process_caption(text, lower=self.bert.do_lower_case, most=None) if self.processed else text
-            longer += len(self.bert(words)["input_ids"]) > self.max_length
-        return TextsSeen(shown, longer, self.max_length)
+            if self.processed:
+                text = process_caption(text, lower=self.bert.do_lower_case, most=None)
+            if len(self.bert(text)["input_ids"]) > self.max_length:
+                longer += 1
+        return TextsSeen(self(texts)["input_ids"], longer, self.max_length)
 
     def pieces(self, ids: Tensor) -> list[list[str]]:
         """[B, S] ids -> their WordPiece strings."""

@@ -1,7 +1,7 @@
 """Which weights: the model that a folder or a file means, where it could mean several.
 
 A folder may hold several checkpoints, one in shards, an adapter beside its base; a file may hold tensors behind the
-prefix of a wrapper. What could mean two models is refused with their names; what is left out is said.
+prefix of a wrapper. What could mean two models is refused with their names; a note names what is left out.
 """
 
 import json
@@ -48,9 +48,12 @@ _SHOWN = 4  # names in an error
 
 def options_of(spec: str) -> tuple[str, dict[str, str]]:
     """Split "PLACE,key=NAME,prefix=NAME" into the place and its options."""
-    place, *options = _OPTIONS.split(spec)
-    pairs = [option.partition("=") for option in options]
-    return place, {key: value for key, _, value in pairs}
+    place, *texts = _OPTIONS.split(spec)
+    options = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        options[key] = value
+    return place, options
 
 
 # --- the files of one model ----------------------------------------------------------------------------------------
@@ -62,13 +65,12 @@ def shards_of(file: Path) -> tuple[Path, ...]:
     Raises:
         WeightsError: a shard is missing, or an index that cannot be read.
     """
-    found = _SHARD.fullmatch(file.name)
+    shard = _SHARD.fullmatch(file.name)
     if file.name.endswith(_INDEX):
         names = _names_of_index(file)
-    elif found is not None:
-        count = int(found["count"])
-        parts = range(1, count + 1)
-        names = [f"{found['stem']}-{number:05}-of-{found['count']}{found['suffix']}" for number in parts]
+    elif shard is not None:
+        numbers = range(1, int(shard["count"]) + 1)
+        names = [f"{shard['stem']}-{number:05}-of-{shard['count']}{shard['suffix']}" for number in numbers]
     else:
         return (file,)
     lost = [name for name in names if not (file.parent / name).is_file()]
@@ -82,8 +84,8 @@ def shards_of(file: Path) -> tuple[Path, ...]:
 
 def _names_of_index(index: Path) -> list[str]:
     try:
-        held = json.loads(read_json_text(index))["weight_map"]
-        return sorted({Path(str(name)).name for name in held.values()})
+        files = json.loads(read_json_text(index))["weight_map"].values()
+        return sorted({Path(str(file)).name for file in files})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsError(f"{index} is no index of shards: {type(error).__name__}: {error}") from error
 
@@ -96,15 +98,15 @@ def checkpoints_in(folder: Path) -> dict[str, tuple[Path, ...]]:
     Raises:
         WeightsError: a shard is missing.
     """
-    found = dict[str, tuple[Path, ...]]()
+    checkpoints = dict[str, tuple[Path, ...]]()
     for file in sorted(folder.iterdir()):
         if file.suffix not in SUFFIXES or _STATES.fullmatch(file.name) or not file.is_file():
             continue
         shard = _SHARD.fullmatch(file.name)
         name = file.name if shard is None else f"{shard['stem']}{shard['suffix']}"
-        if name not in found:
-            found[name] = shards_of(file)
-    return found
+        if name not in checkpoints:
+            checkpoints[name] = shards_of(file)
+    return checkpoints
 
 
 def one_checkpoint(folder: Path, preferred: Sequence[str], ignored: Collection[str] = ()) -> tuple[Path, ...]:
@@ -122,23 +124,21 @@ def one_checkpoint(folder: Path, preferred: Sequence[str], ignored: Collection[s
         WeightsError: several models; an adapter; a folder of a training library that has to be converted.
     """
     check_adapter(folder)
-    found = checkpoints_in(folder)
-    chosen = next((name for name in preferred if name in found), None)
-    if chosen is None and not found:
+    checkpoints = checkpoints_in(folder)
+    if not checkpoints:
         check_trainers_folder(folder)
         return ()
-    same = {chosen, *preferred, *ignored} if chosen is not None else set()
-    others = [name for name in found if name not in same]
-    if chosen is None and len(others) == 1:
-        return found[others[0]]
-    if others:
-        names = [*others, *([chosen] if chosen is not None else [])]
+    names = list(checkpoints)
+    first = next((name for name in preferred if name in checkpoints), None)
+    if first is not None:  # the other formats of this model do not count
+        same = {*preferred, *ignored} - {first}
+        names = [name for name in names if name not in same]
+    if len(names) > 1:
+        names = _sort_by_number(names)
         raise WeightsError(
-            f"{folder} holds {len(names)} checkpoints ({', '.join(_sort_by_number(names))}): name one, "
-            f"weights={folder / _sort_by_number(names)[-1]}"
+            f"{folder} holds {len(names)} checkpoints ({', '.join(names)}): name one, weights={folder / names[-1]}"
         )
-    assert chosen is not None
-    return found[chosen]
+    return checkpoints[names[0]]
 
 
 def read_by_transformers(folder: Path) -> tuple[Path, ...]:
@@ -152,17 +152,19 @@ def choice_in(folder: Path) -> dict[str, Any]:
     Raises:
         WeightsError: no weights, in a folder that a training library makes for itself.
     """
-    found = checkpoints_in(folder)
-    if not found:
+    checkpoints = checkpoints_in(folder)
+    if not checkpoints:
         check_trainers_folder(folder)
-    chosen: dict[str, Any] = {"weights_adapter": "merged"} if (folder / ADAPTER).is_file() else {}
-    others = [name for name in found if name not in _THEIRS and not name.startswith("open_clip_")]
-    if others and any(name in found for name in _THEIRS):
-        read = next(name for name in _THEIRS if name in found)
+    record: dict[str, Any] = {}
+    if (folder / ADAPTER).is_file():
+        record["weights_adapter"] = "merged"
+    read = next((name for name in _THEIRS if name in checkpoints), None)
+    others = [name for name in checkpoints if name not in _THEIRS and not name.startswith("open_clip_")]
+    if others and read is not None:
         others = _sort_by_number(others)
         _log.warning("note: %s: %s is read, and not %s beside it", folder, read, _some(others))
-        chosen["weights_not_read"] = others
-    return chosen
+        record["weights_not_read"] = others
+    return record
 
 
 def check_adapter(folder: Path) -> None:
@@ -204,7 +206,7 @@ def merge_adapter(model: Any, folder: Path) -> Any:
     from peft import PeftModel
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is missing, which is said below
+        warnings.simplefilter("ignore")  # about missing tensors, which the error or note below names
         adapted = PeftModel.from_pretrained(model, str(folder))
         loaded = adapted.load_adapter(str(folder), "default")  # again, as only this call tells what did not fit
     if loaded.unexpected_keys:
@@ -247,8 +249,8 @@ def _sort_by_number(names: Iterable[str]) -> list[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+    text = ", ".join(names[:_SHOWN])
+    return text if len(names) <= _SHOWN else f"{text} and {len(names) - _SHOWN} more"
 
 
 # --- the names in a file -------------------------------------------------------------------------------------------
@@ -282,62 +284,75 @@ class Fit:
         return {"weights_prefix": self.prefix, "weights_left_out": list(self.left_out)}
 
 
-def fit(state: Mapping[str, Any], wanted: Collection[str], where: str, prefix: str | None = None) -> Fit:
-    """Drop the prefix behind which a model's tensors stand in a file, and the tensors outside of it; say so.
+def fit(state: Mapping[str, Any], model_names: Collection[str], where: str, prefix: str | None = None) -> Fit:
+    """Drop the prefix behind which a model's tensors stand in a file, and the tensors outside of it; log a note.
 
     Args:
         state: tensors by name.
-        wanted: names that the model has; some of them suffice, where its size is not known yet.
+        model_names: that the model has; some of them suffice, where its size is not known yet.
         where: the file, for errors and for the note.
-        prefix: as the user gave it; None: the one behind which all wanted names stand, else most of them.
+        prefix: as the user gave it; None: the one behind which all these names stand, else most of them.
 
     Raises:
-        WeightsError: all wanted names stand behind several prefixes; or none behind the one that was given.
+        WeightsError: all names stand behind several prefixes; or none behind the one that was given.
     """
-    counts = _leading(state, wanted)
-    if prefix is not None:
-        chosen = prefix if not prefix or prefix.endswith(".") else f"{prefix}."
-        chosen = _INNER.sub("", chosen)  # as in the names
-        if not counts[chosen]:
-            raise WeightsError(f"{where}: no tensor of the model stands behind prefix={prefix}: {_begin(state)}")
+    if prefix is None:
+        prefix = _find_prefix(state, model_names, where)
     else:
-        whole = prefixes_of(state, wanted)
-        if len(whole) > 1:
-            shown = ", ".join(name or "none" for name in whole)
-            raise WeightsError(
-                f"{where} holds {len(whole)} models, behind the prefixes {shown}: name the one to load, as "
-                f"{where},prefix={whole[-1]}"
-            )
-        chosen = whole[0] if whole else common_prefix(state, wanted)
-        if not whole and counts[chosen] <= counts[""]:
-            chosen = ""
-    if not chosen:
+        as_given = prefix
+        if prefix and not prefix.endswith("."):
+            prefix += "."
+        prefix = _INNER.sub("", prefix)  # as in the names
+        if not _count_prefixes(state, model_names)[prefix]:
+            raise WeightsError(f"{where}: no tensor of the model stands behind prefix={as_given}: {_begin(state)}")
+    if not prefix:
         return Fit(dict(state))
-    inside = {name.removeprefix(chosen): value for name, value in state.items() if name.startswith(chosen)}
-    outside = [name for name in state if not name.startswith(chosen)]
+    inside = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    outside = [name for name in state if not name.startswith(prefix)]
     left_out = tuple(dict.fromkeys(f"{name.split('.')[0]}.*" if "." in name else name for name in outside))
-    text = f"note: {where}: the prefix {chosen} of the tensors' names is dropped"
+    text = f"note: {where}: the prefix {prefix} of the tensors' names is dropped"
     if left_out:
         text += f"; {len(outside)} tensors outside of it are left out: {_some(left_out)}"
     _log.warning(text)
-    return Fit(inside, chosen, left_out)
+    return Fit(inside, prefix, left_out)
 
 
-def prefixes_of(state: Iterable[str], wanted: Collection[str]) -> list[str]:
-    """Return the prefixes, "" included, behind which all wanted names stand."""
-    return sorted(prefix for prefix, count in _leading(state, wanted).items() if count == len(set(wanted)))
+def _find_prefix(state: Mapping[str, Any], model_names: Collection[str], where: str) -> str:
+    """Return the prefix behind which all names of the model stand, else most of them; "" rather than another.
+
+    Raises:
+        WeightsError: all names stand behind several prefixes.
+    """
+    complete = prefixes_of(state, model_names)
+    if len(complete) > 1:
+        prefixes = ", ".join(prefix or "none" for prefix in complete)
+        raise WeightsError(
+            f"{where} holds {len(complete)} models, behind the prefixes {prefixes}: name the one to load, as "
+            f"{where},prefix={complete[-1]}"
+        )
+    if complete:
+        return complete[0]
+    prefix = common_prefix(state, model_names)
+    counts = _count_prefixes(state, model_names)
+    return prefix if counts[prefix] > counts[""] else ""
 
 
-def common_prefix(names: Collection[str], wanted: Collection[str]) -> str:
-    """Return the prefix behind which most of the wanted names stand; "" if they stand behind none."""
-    counts = _leading(names, wanted)
+def prefixes_of(state: Iterable[str], model_names: Collection[str]) -> list[str]:
+    """Return the prefixes, "" included, behind which all names of the model stand."""
+    counts = _count_prefixes(state, model_names)
+    return sorted(prefix for prefix, count in counts.items() if count == len(set(model_names)))
+
+
+def common_prefix(names: Collection[str], model_names: Collection[str]) -> str:
+    """Return the prefix behind which most names of the model stand; "" if they stand behind none."""
+    counts = _count_prefixes(names, model_names)
     return counts.most_common(1)[0][0] if counts else ""
 
 
-def _leading(state: Iterable[str], wanted: Collection[str]) -> Counter[str]:
-    """Count how many wanted names stand behind each prefix, "" included."""
+def _count_prefixes(state: Iterable[str], model_names: Collection[str]) -> Counter[str]:
+    """Count how many names of the model stand behind each prefix, "" included."""
     counts = Counter[str]()
-    names = set(wanted)
+    names = set(model_names)
     for name in state:
         parts = name.split(".")
         for place in range(len(parts)):

@@ -42,7 +42,7 @@ def check_without_weights(weights: str | None) -> None:
     )
 
 
-def planned(options: Any) -> dict[str, Any]:
+def feature_settings(options: Any) -> dict[str, Any]:
     """Return the options that determine features, as an `Outline` has them: without those at their default.
 
     The contents of files count in place of their names.
@@ -129,8 +129,10 @@ class Composed(Backbone):
 
     def _frozen(self, tokens: Mapping[str, Tensor], pooled: Tensor, words: Tensor) -> dict[str, Tensor]:
         """Return `frozen_text` of texts [B, C], with token features [B, S, C] if there are sub-queries."""
+        if self.attributes is None:
+            return {"pooled": pooled}
         masks = {name: value for name, value in tokens.items() if name != "ids"}
-        return {"pooled": pooled, **({} if self.attributes is None else {**masks, "words": words})}
+        return {"pooled": pooled, **masks, "words": words}
 
     def _with_sub_queries(self, query: Tensor, words: Tensor, tokens: Mapping[str, Tensor]) -> Tensor:
         if self.attributes is None:
@@ -212,7 +214,8 @@ class TwoTowers(Composed):
         trained = [(p, self._rate(name)) for name, p in self.named_parameters() if p.requires_grad]
         groups = []
         for rate in sorted({rate for _, rate in trained}, reverse=True):
-            own = [p for p, r in trained if r == rate]
-            groups.append({"params": [p for p in own if p.ndim > 1], "lr": lr * rate, "weight_decay": weight_decay})
-            groups.append({"params": [p for p in own if p.ndim <= 1], "lr": lr * rate, "weight_decay": 0.0})
+            matrices = [p for p, p_rate in trained if p_rate == rate and p.ndim > 1]
+            others = [p for p, p_rate in trained if p_rate == rate and p.ndim <= 1]
+            groups.append({"params": matrices, "lr": lr * rate, "weight_decay": weight_decay})
+            groups.append({"params": others, "lr": lr * rate, "weight_decay": 0.0})
         return [group for group in groups if group["params"]]

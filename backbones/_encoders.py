@@ -75,8 +75,10 @@ _OPTIONS = ("model", "weights", "activation")
 
 class _OpenClip:
     def __init__(self, model: Any, tokenizer: Any, transform: Callable[[Image], Tensor], device: torch.device) -> None:
-        self._model, self._device = model.to(device), device
-        self._tokenizer, self._transform = tokenizer, transform
+        self._model = model.to(device)
+        self._device = device
+        self._tokenizer = tokenizer
+        self._transform = transform
 
     def encode_image(self, images: Sequence[Image]) -> Tensor:
         pixels = torch.stack([self._transform(image) for image in images])
@@ -102,20 +104,24 @@ def _open_clip(name: str, device: torch.device) -> Encoder:
         raise WeightsError(
             str(error).replace(f"; {WITHOUT_WEIGHTS}", "").replace("--set ", "").replace("backbone.", "")
         ) from error
-    shown = {"resize_mode": blueprint.resize, **blueprint.pixels}
-    return _OpenClip(model, tokenizer, image_transform(model.visual.image_size, is_train=False, **shown), device)
+    preprocessing = {"resize_mode": blueprint.resize, **blueprint.pixels}
+    transform = image_transform(model.visual.image_size, is_train=False, **preprocessing)
+    return _OpenClip(model, tokenizer, transform, device)
 
 
 def _open_clip_options(name: str) -> dict[str, Any]:
     """Parse backbone `clip`'s options from MODEL[:PRETRAINED][:OPTION=VALUE...]; an existing path is the weights."""
-    given, *more = re.split(r":(?=\w+=)", f":{name}")
-    given = given.removeprefix(":")
+    place, *more = re.split(r":(?=\w+=)", f":{name}")
+    place = place.removeprefix(":")
     options: dict[str, Any] = {}
-    if given and Path(given).expanduser().exists():
-        options["weights"] = given
+    if place and Path(place).expanduser().exists():
+        options["weights"] = place
     else:
-        model, _, weights = given.partition(":")
-        options |= {key: value for key, value in (("model", model), ("weights", weights)) if value}
+        model, _, weights = place.partition(":")
+        if model:
+            options["model"] = model
+        if weights:
+            options["weights"] = weights
     for option in more:
         key, _, value = option.partition("=")
         if key not in _OPTIONS:
@@ -133,20 +139,25 @@ def _open_clip_options(name: str) -> dict[str, Any]:
 
 class _Transformers:
     def __init__(self, model: Any, processor: Any, device: torch.device) -> None:
-        self._model, self._processor, self._device = model.eval().to(device), processor, device
+        self._model = model.eval().to(device)
+        self._processor = processor
+        self._device = device
         text = getattr(model.config, "text_config", None)
-        limits = getattr(processor.tokenizer, "model_max_length", None), getattr(text, "max_position_embeddings", None)
+        limits = [
+            getattr(processor.tokenizer, "model_max_length", None),
+            getattr(text, "max_position_embeddings", None),
+        ]
         self._most = min((limit for limit in limits if limit and limit < _MOST_TOKENS), default=None)
 
     def encode_image(self, images: Sequence[Image]) -> Tensor:
-        given = self._processor(images=list(images), return_tensors="pt").to(self._device)
-        return self._pool(self._model.get_image_features(**given))
+        inputs = self._processor(images=list(images), return_tensors="pt").to(self._device)
+        return self._pool(self._model.get_image_features(**inputs))
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        given = self._tokens(texts, "longest")
-        if "attention_mask" not in given or self._model.config.model_type.startswith("siglip"):
-            given = self._tokens(texts, "max_length")  # padding that is attended to must be as in training
-        return self._pool(self._model.get_text_features(**given.to(self._device)))
+        inputs = self._tokens(texts, "longest")
+        if "attention_mask" not in inputs or self._model.config.model_type.startswith("siglip"):
+            inputs = self._tokens(texts, "max_length")  # padding that is attended to must be as in training
+        return self._pool(self._model.get_text_features(**inputs.to(self._device)))
 
     def texts_seen(self, texts: Sequence[str]) -> TextsSeen:
         ids = self._tokens(texts, "max_length" if self._most else "longest")["input_ids"]
@@ -155,8 +166,8 @@ class _Transformers:
         return TextsSeen(ids, longer, self._most or 0)
 
     def _tokens(self, texts: Sequence[str], padding: str) -> Any:
-        kept = {} if self._most is None else {"truncation": True, "max_length": self._most}
-        return self._processor(text=list(texts), padding=padding, return_tensors="pt", **kept)
+        limit = {} if self._most is None else {"truncation": True, "max_length": self._most}
+        return self._processor(text=list(texts), padding=padding, return_tensors="pt", **limit)
 
     def _pool(self, output: Any) -> Tensor:
         """Return the projected pooled features: part of a tower's output from transformers 5 on, all of it before."""
@@ -171,10 +182,10 @@ def _transformers(name: str, device: torch.device) -> Encoder:
 
     folder = _folder("transformers", name, ["*.safetensors"])
     check_mergeable(folder)
-    held = _base_of_adapter(folder)
-    choice_in(held)
+    model_folder = _base_of_adapter(folder)
+    choice_in(model_folder)
     offline: Mapping[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    with loading(), without_adapter(held) as base:
+    with loading(), without_adapter(model_folder) as base:
         model, info = AutoModel.from_pretrained(base, dtype=torch.float32, output_loading_info=True, **offline)
         processor = AutoProcessor.from_pretrained(base, **offline)
     if not (hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
@@ -182,10 +193,10 @@ def _transformers(name: str, device: torch.device) -> Encoder:
             f"a {type(model).__name__} is not a dual encoder: it needs get_image_features and get_text_features, like "
             "CLIP and SigLIP"
         )
-    wrapped = common_prefix(info["unexpected_keys"], info["missing_keys"])
+    prefix = common_prefix(info["unexpected_keys"], info["missing_keys"])
     what = f"the weights do not fit {type(model).__name__}"
-    if wrapped:
-        what += f", as their names begin with the prefix {wrapped}: save the model inside the wrapper, save_pretrained"
+    if prefix:
+        what += f", as their names begin with the prefix {prefix}: save the model inside the wrapper, save_pretrained"
     refuse(what, missing=info["missing_keys"])
     model = merge_adapter(model, folder)
     if not (hasattr(processor, "tokenizer") and hasattr(processor, "image_processor")):
@@ -211,7 +222,7 @@ def _base_of_adapter(folder: Path) -> Path:
 # --- both ----------------------------------------------------------------------------------------------------------
 
 
-def _folder(library: str, name: str, wanted: Sequence[str]) -> Path:
+def _folder(library: str, name: str, patterns: Sequence[str]) -> Path:
     """Return the given folder, or a hub repository's folder from the local cache, fetched if missing."""
     path = Path(name).expanduser()
     if path.is_dir():
@@ -219,9 +230,10 @@ def _folder(library: str, name: str, wanted: Sequence[str]) -> Path:
     hub = hub_name(name)
     if hub is None:
         raise WeightsError("there is no such folder, and a name on the hub is ORG/NAME[@REVISION]")
-    at = f" --revision {hub[1]}" if hub[1] else ""
-    fix = f"`hf download {hub[0]}{at}`, or put its files into FOLDER and give {library}:FOLDER"
-    return fetch(hub[0], wanted, fix, beside=(*_BESIDE, "*.safetensors"), revision=hub[1]).parent
+    hub_id, revision = hub
+    option = f" --revision {revision}" if revision else ""
+    fix = f"`hf download {hub_id}{option}`, or put its files into FOLDER and give {library}:FOLDER"
+    return fetch(hub_id, patterns, fix, beside=(*_BESIDE, "*.safetensors"), revision=revision).parent
 
 
 LIBRARIES = {"open_clip": _open_clip, "transformers": _transformers}

@@ -82,10 +82,9 @@ class Fusion(nn.Module, ABC):
         """
         of_image = self._of_image(image)
         of_text = self._of_text(text)
-        parts = [
-            unit(self._mix(x[:, None], text[None], part[:, None], of_text[None]))
-            for x, part in zip(torch.split(image, chunk), torch.split(of_image, chunk), strict=True)
-        ]
+        parts = []
+        for images, of_images in zip(torch.split(image, chunk), torch.split(of_image, chunk), strict=True):
+            parts.append(unit(self._mix(images[:, None], text[None], of_images[:, None], of_text[None])))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     @abstractmethod

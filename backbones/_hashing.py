@@ -42,11 +42,11 @@ def tower_sha256(tower: nn.Module, transform: Preprocess, *beside: object) -> st
         transform: preprocessing of its images.
         beside: other plain values that change its output or make its tokens.
     """
-    own = vars(nn.Module()).keys()  # hooks and the training mode, and the tensors, which have a hash of their own
-    parts = {
-        name: [_plain(type(part)), {key: _plain(value) for key, value in vars(part).items() if key not in own}]
-        for name, part in tower.named_modules()
-    }
+    of_module = vars(nn.Module()).keys()  # hooks, the training mode, and the tensors, which have a hash of their own
+    parts = {}
+    for name, part in tower.named_modules():
+        attributes = {key: _plain(value) for key, value in vars(part).items() if key not in of_module}
+        parts[name] = [_plain(type(part)), attributes]
     return key_sha256({"tensors": module_sha256(tower), "parts": parts, "beside": [repr(transform), *beside]})
 
 
@@ -59,15 +59,15 @@ def _plain(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     if isinstance(value, set | frozenset):
-        return sorted(map(str, value))
+        return sorted(str(part) for part in value)
     if isinstance(value, Tensor):
         return tensors_sha256([("", value)])
     if isinstance(value, torch.dtype):
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
+    with_name = value if hasattr(value, "__qualname__") else type(value)
+    return f"{with_name.__module__}.{with_name.__qualname__}"
 
 
 def key_sha256(parts: Mapping[str, object]) -> str:

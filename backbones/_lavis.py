@@ -38,7 +38,9 @@ _PUBLISHED_DEPTH = {("eva_clip_g", 1408): 39, ("clip_vit_L", 1024): 23}
 
 READS = ("_lavis.toml",)
 _TABLES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
-_EVA_RULES, _CLIP_RULES, _QFORMER_RULES = (tuple(_TABLES[name].items()) for name in ("eva", "clip", "qformer"))
+_EVA_RULES = tuple(_TABLES["eva"].items())
+_CLIP_RULES = tuple(_TABLES["clip"].items())
+_QFORMER_RULES = tuple(_TABLES["qformer"].items())
 _BLIP_RULES = (*_EVA_RULES, (r"vision_model\.post_layernorm\.", "visual_encoder.norm."))
 
 
@@ -60,8 +62,11 @@ class Layout:
 
     def keys(self, name: str) -> tuple[str, ...]:
         """Return the LAVIS keys of one of our tensors."""
-        renamed = (re.sub(rf"\A{pattern}", replacement, name) for pattern, replacement in self.rules)
-        name = next((candidate for candidate in renamed if candidate != name), name)
+        for pattern, replacement in self.rules:
+            renamed = re.sub(rf"\A{pattern}", replacement, name)
+            if renamed != name:
+                name = renamed
+                break
         if self.qkv == "split-bias" and name.endswith(".attn.qkv.bias"):
             stem = name.removesuffix("qkv.bias")
             return stem + "q_bias", stem + "v_bias"
@@ -72,8 +77,12 @@ class Layout:
         if len(tensors) == 2:
             query, value = tensors
             return torch.cat([query, torch.zeros_like(query), value])
-        part = re.search(r"self_attn\.([qkv])_proj\.", name) if self.qkv == "packed" else None
-        return tensors[0] if part is None else tensors[0].chunk(3)["qkv".index(part[1])]
+        tensor = tensors[0]
+        layer = re.search(r"self_attn\.([qkv])_proj\.", name)
+        if self.qkv == "packed" and layer is not None:
+            query, key, value = tensor.chunk(3)
+            return {"q": query, "k": key, "v": value}[layer[1]]
+        return tensor
 
 
 _QFORMER_DROPPABLE = re.compile(
@@ -128,8 +137,8 @@ def read_checkpoint(path: Path, key: str = "") -> State:
         loaded = load_checkpoint(path)
     except pickle.UnpicklingError as error:
         _refuse_other_kind(path, error)
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"it holds a pickled object, {found[1]}" if found else "it is not a plain file of tensors"
+        match = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"it holds a pickled object, {match[1]}" if match else "it is not a plain file of tensors"
         raise WeightsError(
             f"{path} is refused: {what} (torch.load with weights_only=True); save its state_dict() alone"
         ) from error
@@ -162,12 +171,14 @@ def _state_dict(loaded: object, path: Path, key: str) -> State:
         return dict(inner[name])
     if inner:
         first = next(iter(inner))
-        held = f"{path} holds the state dicts {', '.join(inner)}" + (f", not {key}" if key else "")
-        raise WeightsError(f"{held}: name the one to load, as {path},key={first}")
-    raise WeightsError(
-        f"{path} holds no state dict: expected named tensors, at the top or under 'model', got {type(loaded).__name__}"
-        + (f" with keys {', '.join(map(str, list(loaded)[:5]))}" if isinstance(loaded, Mapping) else "")
-    )
+        contents = f"{path} holds the state dicts {', '.join(inner)}"
+        if key:
+            contents += f", not {key}"
+        raise WeightsError(f"{contents}: name the one to load, as {path},key={first}")
+    kind = type(loaded).__name__
+    if isinstance(loaded, Mapping):
+        kind += f" with keys {', '.join(str(name) for name in list(loaded)[:5])}"
+    raise WeightsError(f"{path} holds no state dict: expected named tensors, at the top or under 'model', got {kind}")
 
 
 def _states_of(loaded: object) -> dict[str, Mapping[str, Tensor]]:
@@ -178,13 +189,15 @@ def _states_of(loaded: object) -> dict[str, Mapping[str, Tensor]]:
     """
     if not isinstance(loaded, Mapping):
         return {}
-    found = {str(key): value for key, value in loaded.items() if _is_state(value)}
-    ends = {_end(name) for state in found.values() for name in state}
+    states = {str(key): value for key, value in loaded.items() if _is_state(value)}
+    ends: set[str] = set()
+    for state in states.values():
+        ends.update(_end(name) for name in state)
     for place, state in _deeper_states(loaded, "", 0):
-        alike = [name for name in state if "." in name and (not found or _end(name) in ends)]
+        alike = [name for name in state if "." in name and (not states or _end(name) in ends)]
         if 2 * len(alike) >= len(state):
-            found[place] = state
-    return found
+            states[place] = state
+    return states
 
 
 def _deeper_states(parts: Mapping[Any, Any], place: str, depth: int) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
@@ -265,13 +278,13 @@ def read_tower(path: Path, depth: int | None) -> State:
             depth = blocks
     if not 0 < depth <= blocks:
         raise WeightsError(f"{path} has {blocks} blocks, config asks for vit_layers {depth}")
-    used = {key: tensor for key, tensor in state.items() if not unused.fullmatch(key)}
-    kept = {}
-    for key, tensor in used.items():
+    used = {}
+    for key, tensor in state.items():
         block = pattern.match(key)
-        if block is None or int(block[1]) < depth:
-            kept[f"visual_encoder.{key}"] = tensor
-    return kept
+        is_cut = block is not None and int(block[1]) >= depth
+        if not is_cut and not unused.fullmatch(key):
+            used[f"visual_encoder.{key}"] = tensor
+    return used
 
 
 def read_blip2(path: Path, tower: Path | None, depth: int | None, key: str = "", prefix: str | None = None) -> Fit:
@@ -282,8 +295,8 @@ def read_blip2(path: Path, tower: Path | None, depth: int | None, key: str = "",
     Raises:
         WeightsError: no tower, or two of them; or no Q-Former.
     """
-    found = fit(read_checkpoint(path, key), _BLIP2_ANCHORS, str(path), prefix)
-    state = found.state
+    model = fit(read_checkpoint(path, key), _BLIP2_ANCHORS, str(path), prefix)
+    state = model.state
     if not any(name.startswith("Qformer.") for name in state):
         raise WeightsError(
             f"{path} is not a LAVIS BLIP-2 checkpoint: no key starts with 'Qformer.'; "
@@ -297,7 +310,7 @@ def read_blip2(path: Path, tower: Path | None, depth: int | None, key: str = "",
             f"{path} has no visual_encoder: give the tower's file too, lavis:{path},tower=FILE (eva_vit_g.pth or "
             "clip_vit_L.pth)"
         )
-    return found if tower is None else replace(found, state={**state, **read_tower(tower, depth)})
+    return model if tower is None else replace(model, state={**state, **read_tower(tower, depth)})
 
 
 def read_blip(path: Path, key: str = "", prefix: str | None = None) -> Fit:
@@ -310,7 +323,8 @@ def read_blip(path: Path, key: str = "", prefix: str | None = None) -> Fit:
 
 _TOWER_BLOCK = r"(?:visual_encoder\.(?:blocks|transformer\.resblocks)|vision_model\.encoder\.layers)\.(\d+)\."
 _TEXT_LAYER = r"(?:Qformer\.bert|qformer|text_encoder)\.encoder\.layer\.(\d+)\."
-_CLS, _POSITIONS = "vision_model.embeddings.class_embedding", "vision_model.embeddings.position_embedding"
+_CLS = "vision_model.embeddings.class_embedding"
+_POSITIONS = "vision_model.embeddings.position_embedding"
 
 
 def _from_tensor(default: int, tensor: str = "", dim: int = 0, *, count: str = "") -> Any:
@@ -409,8 +423,10 @@ class BlipSizes(Sizes):
 
 def toy_sides(*parts: str) -> dict[str, Any]:
     """Return small sizes of these sides, and of the embeddings, as fields of `Sizes`."""
-    small = {"hidden_size": 32, "layers": 2, "heads": 2, "intermediate_size": 64}
-    return {"embed_dim": 32, **{f"{part}_{name}": size for part in parts for name, size in small.items()}}
+    sizes = {"embed_dim": 32}
+    for part in parts:
+        sizes |= {f"{part}_hidden_size": 32, f"{part}_layers": 2, f"{part}_heads": 2, f"{part}_intermediate_size": 64}
+    return sizes
 
 
 AnySizes = TypeVar("AnySizes", bound=Sizes)
@@ -440,8 +456,7 @@ def _sizes_of(base: AnySizes, state: State, layout: Layout, where: Path | str) -
             by_field["image_size"] = side * by_field.get("patch_size", base.patch_size)
     sizes = dataclasses.replace(base, **by_field)
     if isinstance(sizes, Blip2Sizes):
-        matches = [re.match(rf"{_TEXT_LAYER}crossattention\.", key) for key in state]
-        crossing = sorted({int(match[1]) for match in matches if match is not None})
+        crossing = sorted(_numbers(state, rf"{_TEXT_LAYER}crossattention\."))  # layers, the first of which is 0
         freq = crossing[1] if len(crossing) > 1 else max(sizes.qformer_layers, 1)
         sizes = dataclasses.replace(sizes, cross_attention_freq=freq)
     return sizes
@@ -449,12 +464,12 @@ def _sizes_of(base: AnySizes, state: State, layout: Layout, where: Path | str) -
 
 def blip2_sizes(state: State, path: Path) -> Blip2Sizes:
     """Read the sizes from the tensors of LAVIS's BLIP-2; heads and max_txt_len as published."""
-    own = [key.removeprefix("visual_encoder.") for key in state if key.startswith("visual_encoder.")]
-    tower = tower_of(own)
+    tower_keys = [key.removeprefix("visual_encoder.") for key in state if key.startswith("visual_encoder.")]
+    tower = tower_of(tower_keys)
     if tower is None:
         raise WeightsError(
             f"{path}: its visual_encoder is neither EVA (blocks.) nor CLIP (transformer.resblocks.): "
-            f"{_list_keys(sorted(own)[:5])}"
+            f"{_list_keys(sorted(tower_keys)[:5])}"
         )
     return _sizes_of(Blip2Sizes(tower=tower), state, LAYOUTS[tower], path)
 
@@ -490,9 +505,15 @@ def sizes_of_pretrained(base: AnySizes, config: Any, tensors: State, where: str)
     return sizes
 
 
-def _count(state: State, pattern: str) -> int:
+def _numbers(state: State, pattern: str) -> set[int]:
+    """Return the numbers that the pattern's group has in tensors' names."""
     matches = [re.match(pattern, key) for key in state]
-    return max((int(match[1]) for match in matches if match is not None), default=-1) + 1
+    return {int(match[1]) for match in matches if match is not None}
+
+
+def _count(state: State, pattern: str) -> int:
+    """Return how many layers a state dict has, by the numbers in tensors' names."""
+    return max(_numbers(state, pattern), default=-1) + 1
 
 
 # keys of config= that tensors do not determine
@@ -513,17 +534,17 @@ def apply_config(sizes: AnySizes, config: Mapping[str, Any], *, source: str) -> 
         OptionError: a value of the wrong type.
         WeightsError: a value that the tensors contradict, or an impossible one.
     """
-    known = {field.name: getattr(sizes, field.name) for field in dataclasses.fields(sizes)}
+    current = {field.name: getattr(sizes, field.name) for field in dataclasses.fields(sizes)}
     for key, value in config.items():
-        if key not in known:
-            raise UnknownNameError("key", key, known, where="backbone.config")
+        if key not in current:
+            raise UnknownNameError("key", key, current, where="backbone.config")
         if key == "tower":
             if value not in get_args(Tower):
                 raise OptionError(f"backbone.config tower must be {' or '.join(get_args(Tower))}, got {value!r}")
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise OptionError(f"backbone.config {key} must be a whole number >= 1, got {value!r}")
-        if source and key not in _NOT_IN_TENSORS and value != known[key]:
-            raise WeightsError(f"backbone.config says {key} {value}, but the tensors of {source} say {known[key]}")
+        if source and key not in _NOT_IN_TENSORS and value != current[key]:
+            raise WeightsError(f"backbone.config says {key} {value}, but the tensors of {source} say {current[key]}")
     result = dataclasses.replace(sizes, **config)
     result.check(source or "backbone.config")
     return result
@@ -547,7 +568,9 @@ def check_names(module: nn.Module, state: State, layout: Layout, path: Path) -> 
     Raises:
         WeightsError: naming every missing and every unexpected key.
     """
-    expected = {key for name, _ in module.named_parameters() for key in layout.keys(name)}
+    expected: set[str] = set()
+    for name, _ in module.named_parameters():
+        expected.update(layout.keys(name))
     surplus = sorted(set(state) - expected)
     unexpected = [key for key in surplus if not layout.droppable.fullmatch(key)]
     refuse(f"{path} does not fit the model", missing=expected - set(state), unexpected=unexpected)
@@ -560,8 +583,11 @@ def load_state(module: nn.Module, state: State, layout: Layout, path: Path) -> N
     Raises:
         WeightsError: naming every tensor of the wrong shape.
     """
-    names = [name for name, _ in module.named_parameters()]
-    assign(module, {name: layout.join(name, [state[key] for key in layout.keys(name)]) for name in names}, path)
+    tensors = {}
+    for name, _ in module.named_parameters():
+        parts = [state[key] for key in layout.keys(name)]
+        tensors[name] = layout.join(name, parts)
+    assign(module, tensors, path)
 
 
 def assign(module: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> None:

@@ -108,8 +108,8 @@ def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
     """
     if weights.startswith(_HUB):
         return _of_hub(model, weights.removeprefix(_HUB), activation)
-    named, options = options_of(weights)
-    path = Path(named).expanduser()
+    place, options = options_of(weights)
+    path = Path(place).expanduser()
     key = options.get("key", "")
     if path.is_dir():
         return replace(_of_folder(model, path, activation), key=key, prefix=options.get("prefix"))
@@ -134,12 +134,13 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
 
     name, config = architecture(model)
     plain = name.removesuffix(_SUFFIX)
-    tagged = name if pretrained.is_pretrained_cfg(name, tag) else plain
-    known = pretrained.get_pretrained_cfg(tagged, tag)
-    if not known:
+    name_of_tag = name if pretrained.is_pretrained_cfg(name, tag) else plain
+    published = pretrained.get_pretrained_cfg(name_of_tag, tag)
+    if not published:
         tags = {*pretrained.list_pretrained_tags_by_model(name), *pretrained.list_pretrained_tags_by_model(plain)}
         raise UnknownNameError("weights", tag, tags, where=f"open_clip's {name} (nor is there such a file)")
-    quick = bool(known.get("quick_gelu") or architecture(tagged)[1].get("quick_gelu"))
+    _, published_config = architecture(name_of_tag)
+    quick = bool(published.get("quick_gelu") or published_config.get("quick_gelu"))
     if name.endswith(_SUFFIX) and not quick:
         raise OptionError(
             f"backbone.model {model!r}: the weights {tag} were trained with gelu: --set backbone.model={plain}"
@@ -147,12 +148,21 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
     config["quick_gelu"] = _is_quick(activation, quick, f"{plain} {tag}")
     if quick and not name.endswith(_SUFFIX) and _has_twin(name):
         name += _SUFFIX
-    hub_id, _, filename = known["hf_hub"].rpartition("/")
+    hub_id, _, filename = published["hf_hub"].rpartition("/")
     names = [str(Path(filename).with_suffix(".safetensors")), filename] if filename else list(_WEIGHT_FILES)
     options = f"--set backbone.model={name} --set backbone.activation={'quick_gelu' if quick else 'gelu'}"
     fix = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give --set backbone.weights=FILE {options}"
     file = fetch(hub_id, names, f"{fix}; {WITHOUT_WEIGHTS}")
-    return Blueprint(name, config, hub_id, file.parent.name, (file,), _pixels(known), {"tag": tag}, _resize(known))
+    return Blueprint(
+        name,
+        config,
+        label=hub_id,
+        revision=file.parent.name,
+        files=(file,),
+        pixels=_pixels(published),
+        details={"tag": tag},
+        resize=_resize(published),
+    )
 
 
 def _of_file(model: str | None, path: Path, activation: Activation, key: str) -> Blueprint:
@@ -166,7 +176,10 @@ def _of_file(model: str | None, path: Path, activation: Activation, key: str) ->
         raise OptionError(f"backbone.weights {path}: name its architecture, e.g. --set backbone.model=ViT-B/32")
     name, config = architecture(model)
     quick = None if _has_twin(name) else bool(config.get("quick_gelu"))
-    if {name.rpartition(".")[2] for file in files for name in _names(file, key)} >= _OPENAI_KEYS:
+    last_parts: set[str] = set()
+    for file in files:
+        last_parts.update(tensor.rpartition(".")[2] for tensor in _names(file, key))
+    if last_parts >= _OPENAI_KEYS:
         quick = True
     config["quick_gelu"] = _is_quick(activation, quick, str(path))
     return Blueprint(name, config, path.name, "local", files)
@@ -191,8 +204,8 @@ def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprin
     fix = f"`hf download {hub_id}`, or put its files into FOLDER: --set backbone.weights=FOLDER; {WITHOUT_WEIGHTS}"
     config = fetch(hub_id, [_CONFIG_FILE], fix, revision=revision or None)
     fetch(hub_id, _WEIGHT_FILES, fix, revision=revision or None)
-    found = _of_folder(model, config.parent, activation)
-    return replace(found, name=hub_id, label=hub_id, revision=config.parent.name)
+    blueprint = _of_folder(model, config.parent, activation)
+    return replace(blueprint, name=hub_id, label=hub_id, revision=config.parent.name)
 
 
 def _read_blueprint(config_file: Path, weights: tuple[Path, ...], activation: Activation, label: str) -> Blueprint:
@@ -200,9 +213,9 @@ def _read_blueprint(config_file: Path, weights: tuple[Path, ...], activation: Ac
     try:
         stored = json.loads(read_json_text(config_file))
         config = dict(stored["model_cfg"])
-        shown = stored.get("preprocess_cfg") or {}
-        pixels = _pixels(shown)
-        resize = _resize(shown)
+        preprocessing = stored.get("preprocess_cfg") or {}
+        pixels = _pixels(preprocessing)
+        resize = _resize(preprocessing)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise WeightsError(f"{config_file} is not a configuration of open_clip: {why}") from error
@@ -229,19 +242,19 @@ def _has_twin(name: str) -> bool:
     return f"{name}{_SUFFIX}" in list_models()
 
 
-def _is_quick(asked: Activation, known: bool | None, what: str) -> bool:
-    """Whether the activation is QuickGELU: from the weights, or if they do not say, as `asked`. Raises OptionError."""
-    if known is None:
-        if asked == "auto":
+def _is_quick(activation: Activation, of_weights: bool | None, what: str) -> bool:
+    """Whether the activation is QuickGELU: from the weights, or if they do not say, the option. Raises OptionError."""
+    if of_weights is None:
+        if activation == "auto":
             raise OptionError(
                 f"backbone.weights {what} does not state its activation: --set backbone.activation=quick_gelu (weights "
                 "of OpenAI, DFN or MetaCLIP and what was fine-tuned from them) or =gelu (most of LAION and DataComp)"
             )
-        return asked == "quick_gelu"
-    right = "quick_gelu" if known else "gelu"
-    if asked not in ("auto", right):
-        raise OptionError(f"backbone.activation {asked!r}: {what} was trained with {right}: leave the option out")
-    return known
+        return activation == "quick_gelu"
+    right = "quick_gelu" if of_weights else "gelu"
+    if activation not in ("auto", right):
+        raise OptionError(f"backbone.activation {activation!r}: {what} was trained with {right}: leave the option out")
+    return of_weights
 
 
 # --- reading and building ----------------------------------------------------------------------------------------
@@ -259,11 +272,12 @@ def read_state(path: Path, key: str = "") -> dict[str, Tensor]:
                     f"backbone.weights=openai --set backbone.model={model}"
                 )
     state = read_checkpoint(path, key)
-    if any(all(name.startswith(prefix) for name in state) for prefix in prefixes_of(state, _COMBINER_KEYS)):
-        raise WeightsError(
-            f"{path} is CLIP4Cir's Combiner, a network on top of CLIP that backbone 'clip' does not have: give the "
-            "fine-tuned CLIP that is published beside it, and train the fusion here (backbone.fusion)"
-        )
+    for prefix in prefixes_of(state, _COMBINER_KEYS):
+        if all(name.startswith(prefix) for name in state):
+            raise WeightsError(
+                f"{path} is CLIP4Cir's Combiner, a network on top of CLIP that backbone 'clip' does not have: give the "
+                "fine-tuned CLIP that is published beside it, and train the fusion here (backbone.fusion)"
+            )
     return state
 
 
@@ -272,9 +286,9 @@ def _openai_model(stem: str) -> tuple[str, str]:
     from open_clip.pretrained import get_pretrained_cfg
 
     for name in (stem, stem.removesuffix("px"), DEFAULT_MODEL):
-        known = get_pretrained_cfg(name, "openai")
-        if known:
-            return name, str(known["hf_hub"]).rstrip("/")
+        published = get_pretrained_cfg(name, "openai")
+        if published:
+            return name, str(published["hf_hub"]).rstrip("/")
     raise AssertionError(f"open_clip knows no OpenAI weights of {DEFAULT_MODEL}")
 
 
@@ -355,22 +369,24 @@ def load_into(model: nn.Module, blueprint: Blueprint) -> Fit:
     """
     from open_clip.model import convert_to_custom_text_state_dict
 
-    wanted = model.state_dict()
-    where = ", ".join(map(str, blueprint.files))
+    own_state = model.state_dict()
+    where = ", ".join(str(file) for file in blueprint.files)
     state = read_weights(blueprint)
-    older = {name.removeprefix("text.") for name in wanted}  # before open_clip gave the text tower a part of its own
-    found = fit(state, older if prefixes_of(state, older) else wanted, where, blueprint.prefix)
-    state = found.state
-    extra = _OPENAI_KEYS if state.keys() >= _OPENAI_KEYS else ()
-    state = {name: tensor for name, tensor in state.items() if name not in extra}
-    if "positional_embedding" in state and "positional_embedding" not in wanted:
+    # before open_clip gave the text tower a part of its own
+    older_names = {name.removeprefix("text.") for name in own_state}
+    names = older_names if prefixes_of(state, older_names) else own_state.keys()
+    in_file = fit(state, names, where, blueprint.prefix)
+    state = in_file.state
+    if state.keys() >= _OPENAI_KEYS:
+        state = {name: tensor for name, tensor in state.items() if name not in _OPENAI_KEYS}
+    if "positional_embedding" in state and "positional_embedding" not in own_state:
         state = convert_to_custom_text_state_dict(state)
     if "logit_scale" in state and state["logit_scale"].numel() == 1:
-        state["logit_scale"] = state["logit_scale"].reshape(wanted["logit_scale"].shape)
-    behind = f", behind the prefix {found.prefix}," if found.prefix else ""
-    check_fit(f"{where}{behind} does not fit its architecture", state, wanted)
+        state["logit_scale"] = state["logit_scale"].reshape(own_state["logit_scale"].shape)
+    behind = f", behind the prefix {in_file.prefix}," if in_file.prefix else ""
+    check_fit(f"{where}{behind} does not fit its architecture", state, own_state)
     model.load_state_dict(state)
-    return found
+    return in_file
 
 
 def side_of(model: Any) -> int:
@@ -395,7 +411,8 @@ def make_tokenizer(blueprint: Blueprint) -> Any:
             f"backbone.model {blueprint.name!r} has no CLIP text tower: encode with `negbench embed --encoder "
             "transformers:NAME`, and train with --backbone precomputed"
         )
-    return _byte_pairs(text.get("context_length", 77), tuple(sorted((text.get("tokenizer_kwargs") or {}).items())))
+    options = text.get("tokenizer_kwargs") or {}
+    return _byte_pairs(text.get("context_length", 77), tuple(sorted(options.items())))
 
 
 def texts_seen(tokenizer: Any, texts: Sequence[str]) -> TextsSeen:

@@ -45,13 +45,19 @@ class Preprocess:
     def __call__(self, image: Image.Image) -> Tensor:
         """PIL image -> [3, size, size] float32."""
         image = _eight_bit(image)
-        left, top = self.padding(*image.size)
-        if left or top:
-            image = _add_border(image, left, top)
+        columns, rows = self.padding(*image.size)
+        if columns or rows:
+            image = _add_border(image, columns, rows)
         width, height = image.size
-        new = (self.size, self.size * height // width) if width <= height else (self.size * width // height, self.size)
-        image = image.resize(new, Image.Resampling[self.interpolation.upper()])
-        left, top = (round((side - self.size) / 2) for side in new)
+        if width <= height:
+            new_width = self.size
+            new_height = self.size * height // width
+        else:
+            new_width = self.size * width // height
+            new_height = self.size
+        image = image.resize((new_width, new_height), Image.Resampling[self.interpolation.upper()])
+        left = round((new_width - self.size) / 2)
+        top = round((new_height - self.size) / 2)
         image = image.crop((left, top, left + self.size, top + self.size)).convert("RGB")
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
         return (pixels - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[:, None, None]
@@ -62,16 +68,21 @@ class Preprocess:
         shorter = min(width, height)
         if self.pad == "none" or (self.pad == "target" and longer / shorter < self.target_ratio):
             return 0, 0
-        wanted = longer / self.target_ratio if self.pad == "target" else longer
-        return max(int((wanted - width) / 2), 0), max(int((wanted - height) / 2), 0)
+        least = longer / self.target_ratio if self.pad == "target" else longer  # of each side
+        return max(int((least - width) / 2), 0), max(int((least - height) / 2), 0)
 
     @property
     def description(self) -> str:
         """Text for a result's row, e.g. "target-pad 1.25, bicubic 224, mean/std clip"."""
         pad = {"target": f"target-pad {self.target_ratio:g}", "square": "square-pad", "none": "centre crop"}[self.pad]
-        clip = (self.mean, self.std) == (CLIP_MEAN, CLIP_STD)
-        numbers = "clip" if clip else " ".join("/".join(f"{x:g}" for x in part) for part in (self.mean, self.std))
+        numbers = f"{_format_colour(self.mean)} {_format_colour(self.std)}"
+        if (self.mean, self.std) == (CLIP_MEAN, CLIP_STD):
+            numbers = "clip"
         return f"{pad}, {self.interpolation} {self.size}, mean/std {numbers}"
+
+
+def _format_colour(values: tuple[float, ...]) -> str:
+    return "/".join(f"{value:g}" for value in values)
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
@@ -81,9 +92,9 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
-def _add_border(image: Image.Image, left: int, top: int) -> Image.Image:
-    """Add `left` columns of zeros on either side, and `top` rows above and below."""
-    bordered = ImageOps.expand(image, (left, top, left, top), fill=0)
+def _add_border(image: Image.Image, columns: int, rows: int) -> Image.Image:
+    """Add so many columns of zeros on either side, and so many rows above and below."""
+    bordered = ImageOps.expand(image, (columns, rows, columns, rows), fill=0)
     if image.mode == "P":  # the pixels keep their numbers: so must the palette
         bordered.putpalette(image.getpalette() or [])
     return bordered

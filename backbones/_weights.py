@@ -106,10 +106,13 @@ def parse_weights(spec: str, advice: Advice) -> Source:
             raise WeightsError(
                 f"backbone.weights {spec!r}: expected lavis:FILE[,key=NAME][,prefix=NAME] or lavis:FILE,tower=FILE"
             )
-        other = None if tower is None else _existing(tower, spec, advice)
-        key = options.get("key", "")
-        prefix = options.get("prefix")
-        return Source("lavis", _existing(model, spec, advice), other, key=key, prefix=prefix)
+        return Source(
+            "lavis",
+            tower=None if tower is None else _find_file(tower, spec, advice),
+            path=_find_file(model, spec, advice),
+            key=options.get("key", ""),
+            prefix=options.get("prefix"),
+        )
     path = Path(spec).expanduser()
     if path.is_dir():
         return Source("folder", path)
@@ -150,12 +153,13 @@ def hub_name(spec: str) -> tuple[str, str | None] | None:
     return None if hub is None else (hub["id"], hub["revision"])
 
 
-def _existing(name: str, spec: str, advice: Advice) -> Path:
+def _find_file(name: str, spec: str, advice: Advice) -> Path:
+    """Return the file of this name, or the only one of a folder of this name. Raises WeightsError."""
     path = Path(name).expanduser()
     if path.is_dir():
-        found = one_checkpoint(path, ())
-        if len(found) == 1:
-            return found[0]
+        files = one_checkpoint(path, ())
+        if len(files) == 1:
+            return files[0]
     if not path.is_file():
         raise WeightsError(f"backbone.weights {spec!r}: there is no file {path}; {advice.fix}")
     return path
@@ -163,10 +167,13 @@ def _existing(name: str, spec: str, advice: Advice) -> Path:
 
 def refuse(what: str, **problems: Iterable[str]) -> None:
     """Raise a WeightsError that begins with `what` and lists the tensors of each kind, unless there is none."""
-    listed = {kind.replace("_", " "): sorted(names) for kind, names in problems.items()}
-    text = "; ".join(f"{kind} {_shorten(names)}" for kind, names in listed.items() if names)
-    if text:
-        raise WeightsError(f"{what}: {text}")
+    parts = []
+    for kind, tensors in problems.items():
+        names = sorted(tensors)
+        if names:
+            parts.append(f"{kind.replace('_', ' ')} {_shorten(names)}")
+    if parts:
+        raise WeightsError(f"{what}: {'; '.join(parts)}")
 
 
 def _shorten(names: Sequence[str]) -> str:
@@ -176,11 +183,17 @@ def _shorten(names: Sequence[str]) -> str:
     return f"{', '.join(names[:2])} and {len(names) - 2} more of {', '.join(list(begin)[:_SHOWN])}"
 
 
-def check_fit(what: str, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+def check_fit(what: str, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Raise a WeightsError that begins with `what` unless names and shapes of tensors agree."""
-    wrong = {n: f"{n} {list(state[n].shape)} for {list(wanted[n].shape)}" for n in wanted.keys() & state.keys()}
-    shapes = (text for n, text in wrong.items() if state[n].shape != wanted[n].shape)
-    refuse(what, missing=wanted.keys() - state.keys(), unexpected=state.keys() - wanted.keys(), wrong_shape=shapes)
+    wrong_shape = []
+    for name in expected.keys() & state.keys():
+        shape = list(state[name].shape)
+        expected_shape = list(expected[name].shape)
+        if shape != expected_shape:
+            wrong_shape.append(f"{name} {shape} for {expected_shape}")
+    missing = expected.keys() - state.keys()
+    unexpected = state.keys() - expected.keys()
+    refuse(what, missing=missing, unexpected=unexpected, wrong_shape=wrong_shape)
 
 
 def fetch(
@@ -202,11 +215,8 @@ def fetch(
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
-    def first(folder: str, of: Sequence[str]) -> Path | None:
-        return next((file for name in of for file in sorted(Path(folder).glob(name))), None)
-
     try:
-        cached = first(snapshot_download(hub_id, revision=revision, local_files_only=True), names)
+        cached = _first_file(snapshot_download(hub_id, revision=revision, local_files_only=True), names)
     except Exception:  # hub errors share no base class: httpx, OSError, ValueError, bare Exception
         cached = None
     if cached is not None:
@@ -216,17 +226,26 @@ def fetch(
         if not constants.HF_HUB_OFFLINE:
             # one plain request first: the download itself would go on retrying where there is no network
             info = HfApi().model_info(hub_id, revision=revision, timeout=10)
-            there = [file.rfilename for file in info.siblings or ()]
+            files = [file.rfilename for file in info.siblings or ()]
             why = f"it has no {' or '.join(names)}"
-            chosen = [name for name in names if fnmatch.filter(there, name)][:1]
-            folder = snapshot_download(hub_id, revision=revision, allow_patterns=[*chosen, *beside]) if chosen else ""
-            file = first(folder, chosen) if chosen else None
-            if file:
-                return file
+            pattern = next((name for name in names if fnmatch.filter(files, name)), None)
+            if pattern is not None:
+                folder = snapshot_download(hub_id, revision=revision, allow_patterns=[pattern, *beside])
+                file = _first_file(folder, [pattern])
+                if file is not None:
+                    return file
     except Exception as error:
         why = f"{type(error).__name__}: {(str(error).splitlines() or ['?'])[0]}"
     name = hub_id + (f"@{revision}" if revision else "")
     raise WeightsError(f"{names[0]} of {name} is not cached and could not be downloaded ({why}): {fix}")
+
+
+def _first_file(folder: str, patterns: Sequence[str]) -> Path | None:
+    """Return the first file of a folder by the first pattern that any matches; None if none does."""
+    for pattern in patterns:
+        for file in sorted(Path(folder).glob(pattern)):
+            return file
+    return None
 
 
 def vocabulary_source(tokenizer: str | None, beside: Path | None, advice: Advice) -> Path:
@@ -317,11 +336,16 @@ def read_pixels(folder: Path, side: int) -> dict[str, Any]:
         WeightsError: unreadable, or a setting that the preprocessing here does not have.
     """
     stored: dict[str, Any] = {}
-    for file in (folder / name for name in reversed(_PROCESSORS)):
-        if file.is_file():
-            with loading(f"{file} "):
-                held = json.loads(read_json_text(file))
-                stored = held.get("image_processor") or (stored if file.name == _PROCESSORS[0] else held)
+    for name in reversed(_PROCESSORS):
+        file = folder / name
+        if not file.is_file():
+            continue
+        with loading(f"{file} "):
+            settings = json.loads(read_json_text(file))
+            if settings.get("image_processor"):
+                stored = settings["image_processor"]
+            elif name != _PROCESSORS[0]:
+                stored = settings
     filters = {2: "bilinear", 3: "bicubic"}
     sizes = (side, {"height": side, "width": side}, {"shortest_edge": side})
     possible: dict[str, tuple[Any, ...]] = {"do_resize": (True,), "do_rescale": (True,), "rescale_factor": (1 / 255,)}

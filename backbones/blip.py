@@ -96,7 +96,7 @@ class Blip(BlipFamily):
     @classmethod
     def load(cls, options: BlipOptions, seed: Seed = 0) -> Self:
         """Load published, own or random weights; `seed` gives random weights and attribute weights."""
-        return cls.loaded(options, seed)
+        return cls.load_weights(options, seed)
 
     def _complete(self, origin: Origin) -> None:
         """Finish construction as the family does; with frozen="images" the images' projection is frozen, too."""
@@ -109,8 +109,8 @@ class Blip(BlipFamily):
         if source.tower is not None:
             raise WeightsError(f"blip has its visual tower in the model's own file: leave out tower={source.tower}")
         assert source.path is not None
-        found = read_blip(source.path, source.key, source.prefix)
-        return found, blip_sizes(found.state, source.path)
+        fit = read_blip(source.path, source.key, source.prefix)
+        return fit, blip_sizes(fit.state, source.path)
 
     def _character(self) -> tuple[str, int, dict[str, Any]]:
         composition = "text encoder with cross-attention to the image in every layer, first token ([ENC])"

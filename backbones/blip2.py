@@ -88,7 +88,8 @@ class Blip2(BlipFamily):
     published_files: ClassVar = {"blip2_pretrained_vitL.pth": _VIT_L}
     their_class = "Blip2ForImageTextRetrieval"
     # "[DEC]" starts generated text and never occurs here, so weights without a row for it (30522) work as well
-    added_tokens, unused_tokens = ("[DEC]",), 1
+    added_tokens = ("[DEC]",)
+    unused_tokens = 1
     own_names = (("vision_model.post_layernorm.", "ln_vision."), ("embeddings.", ""))
 
     options: Blip2Options
@@ -112,15 +113,15 @@ class Blip2(BlipFamily):
     @classmethod
     def load(cls, options: Blip2Options, seed: Seed = 0) -> Self:
         """Load published, own or random weights; `seed` gives random weights and attribute weights."""
-        return cls.loaded(options, seed)
+        return cls.load_weights(options, seed)
 
     @staticmethod
     def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[Fit, Blip2Sizes]:
         assert source.path is not None
         depth = config.get("vit_layers")
         depth = depth if isinstance(depth, int) else None
-        found = read_blip2(source.path, source.tower, depth, source.key, source.prefix)
-        return found, blip2_sizes(found.state, source.path)
+        fit = read_blip2(source.path, source.tower, depth, source.key, source.prefix)
+        return fit, blip2_sizes(fit.state, source.path)
 
     @classmethod
     def _tuning_of(cls, source: Source) -> str:
@@ -199,10 +200,15 @@ def _tower(sizes: Blip2Sizes, saved: Any) -> Any:
     """
     from transformers import Blip2VisionConfig, Blip2VisionModel, CLIPVisionConfig, CLIPVisionModel
 
-    eva = sizes.tower == "eva_clip_g"
-    kind, act, eps = (Blip2VisionConfig, "gelu", 1e-6) if eva else (CLIPVisionConfig, "quick_gelu", 1e-5)
-    config: Any = kind(**sizes.side("vit"), hidden_act=act, layer_norm_eps=eps)
-    tower: Any = (Blip2VisionModel if eva else CLIPVisionModel)(saved.vision_config if saved else config)
+    config: Any
+    model: Any
+    if sizes.tower == "eva_clip_g":
+        model = Blip2VisionModel
+        config = Blip2VisionConfig(**sizes.side("vit"), hidden_act="gelu", layer_norm_eps=1e-6)
+    else:
+        model = CLIPVisionModel
+        config = CLIPVisionConfig(**sizes.side("vit"), hidden_act="quick_gelu", layer_norm_eps=1e-5)
+    tower = model(saved.vision_config if saved else config)
     # EVA's is ln_vision, which trains and so is outside the frozen tower; CLIP's affects the pooled output only
     tower.post_layernorm = nn.Identity()
     return tower

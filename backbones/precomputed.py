@@ -66,27 +66,27 @@ class Precomputed(GivenFeatures):
     recommended: ClassVar = {"lr": 1e-3}
 
     def __init__(self, options: PrecomputedOptions, seed: int) -> None:
-        files = options.files()
-        images = _read(files[0], "image")
-        texts = _read(files[1], "text")
-        parts = [[sha256_of(part) for part in files_of(file)] for file in files]
-        digests = [own[0] if len(own) == 1 else key_sha256({"files": own}) for own in parts]
-        table = texts[1]
+        image_file, text_file = options.files()
+        image_row, images = _read(image_file, "image")
+        text_row, texts = _read(text_file, "text")
+        image_digest = _digest(image_file)
+        text_digest = _digest(text_file)
         fusion = options.fusion
-        width = images[1].shape[-1] if options.dim is None else options.dim
+        width = images.shape[-1] if options.dim is None else options.dim
         generator = torch.Generator().manual_seed(seed)
-        widths = images[1].shape[-1], table.shape[-1]
+        widths = images.shape[-1], texts.shape[-1]
         super().__init__(widths, width, fusion, generator, temperature=options.temperature)
-        self._image_row, self._images = images
-        self._spellings = Spellings(self._image_row)
-        self._text_row = texts[0]
-        self.register_buffer("text_table", table.float(), persistent=False)
-        self._files = files[0].name, files[1].name
-        self._feature_key = key_sha256({"precomputed": digests})
-        about = self._about(f"{fusion} fusion", width, tokens=self._images.shape[1])
+        self._image_row = image_row
+        self._images = images
+        self._spellings = Spellings(image_row)
+        self._text_row = text_row
+        self.register_buffer("text_table", texts.float(), persistent=False)
+        self._files = image_file.name, text_file.name
+        self._feature_key = key_sha256({"precomputed": [image_digest, text_digest]})
+        about = self._about(f"{fusion} fusion", width, tokens=images.shape[1])
         # the given embeddings are part of what was loaded, though not parameters
-        about["sha256"] = key_sha256({"module": about["sha256"], "files": digests})
-        about["details"] = {"images_sha256": digests[0], "texts_sha256": digests[1], **self.start_details}
+        about["sha256"] = key_sha256({"module": about["sha256"], "files": [image_digest, text_digest]})
+        about["details"] = {"images_sha256": image_digest, "texts_sha256": text_digest, **self.start_details}
         about |= {"revision": "local", "preprocessing": "none: embeddings given"}
         self._identity = BackboneIdentity("precomputed", " + ".join(self._files), **about)
 
@@ -107,9 +107,9 @@ class Precomputed(GivenFeatures):
 
     def lacking(self, ids: Sequence[str]) -> list[str]:
         """Return the ids that the file does not have. Raises DataError for two of one row."""
-        found = [self._row_name(name) for name in ids]
-        check_names(ids, found)
-        return [name for name, row in zip(ids, found, strict=True) if row not in self._image_row]
+        row_names = [self._row_name(name) for name in ids]
+        check_names(ids, row_names)
+        return [name for name, row_name in zip(ids, row_names, strict=True) if row_name not in self._image_row]
 
     def _row_name(self, name: str) -> str:
         return name if name in self._image_row else self._spellings.find(name) or name
@@ -140,6 +140,12 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
 
 
 # --- files -------------------------------------------------------------------------------------------------------
+
+
+def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file, or one of those of its parts."""
+    digests = [sha256_of(part) for part in files_of(path)]
+    return digests[0] if len(digests) == 1 else key_sha256({"files": digests})
 
 
 def _read(path: Path, what: str) -> tuple[dict[str, int], Tensor]:

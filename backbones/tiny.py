@@ -109,15 +109,17 @@ class Encoders(nn.Module):
 
     def word_ids(self, texts: Sequence[str]) -> tuple[Tensor, list[list[str]]]:
         """Ids [B, S] of the texts' words (0: no word), S the longest text's count, and the words themselves."""
-        known = {word: index + 1 for index, word in enumerate(self.vocabulary)}
+        numbers = {word: index + 1 for index, word in enumerate(self.vocabulary)}
         words = [_WORD.findall(text.lower())[:MAX_WORDS] for text in texts]
-        length = max((len(row) for row in words), default=1) or 1
-        ids = [
-            [known[word] if word in known else 1 + len(known) + zlib.crc32(word.encode()) % BUCKETS for word in row]
-            + [0] * (length - len(row))
-            for row in words
-        ]
-        return torch.tensor(ids, dtype=torch.int64).reshape(len(words), length), words
+        longest = max((len(row) for row in words), default=1)
+        ids = torch.zeros(len(words), max(1, longest), dtype=torch.int64)
+        for row, row_words in enumerate(words):
+            for place, word in enumerate(row_words):
+                if word in numbers:
+                    ids[row, place] = numbers[word]
+                else:
+                    ids[row, place] = 1 + len(numbers) + zlib.crc32(word.encode()) % BUCKETS
+        return ids, words
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -237,8 +239,8 @@ class Tiny(TwoTowers):
         return self._frozen(tokens, pooled, words)
 
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        known = tokens if "pooled" in tokens else self.frozen_text(tokens)
-        return unit(self.project_text(known["pooled"])), known.get("words", known["pooled"])
+        frozen = tokens if "pooled" in tokens else self.frozen_text(tokens)
+        return unit(self.project_text(frozen["pooled"])), frozen.get("words", frozen["pooled"])
 
 
 def _encoders_of(weights: str, seed: int) -> tuple[Encoders, str]:

@@ -57,7 +57,7 @@ class EncoderNumbers:
 FIXED = EncoderNumbers()
 
 _PHRASES = phrases()
-_LONGEST = max(map(len, _PHRASES))
+_LONGEST = max(len(phrase) for phrase in _PHRASES)
 _NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no token, 1: a text that says nothing
 _AT_A_TIME = 1024  # images: six vectors each are much
 
@@ -112,7 +112,8 @@ class Vectors(GivenFeatures):
         generator = torch.Generator().manual_seed(seed)
         super().__init__((dim, dim), dim, options.fusion, generator, hidden=hidden, temperature=options.temperature)
         self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
-        self.options, self.world = options, world
+        self.options = options
+        self.world = world
         self._values, table = _encoders(options, torch.Generator().manual_seed(world))
         self.register_buffer("text_table", table, persistent=False)
         frozen = {"dim": dim, "tokens": options.tokens, "noise": options.noise, "world": world}
@@ -136,32 +137,38 @@ class Vectors(GivenFeatures):
             DataError: an id of another data set.
         """
         try:
-            shown = [attributes_of(image) for image in ids]
+            garments = [attributes_of(image) for image in ids]
         except DataError as error:
             raise DataError(f"{error}; backbone 'vectors' works only with --dataset vectors") from error
-        codes = torch.tensor([codes_of(garment) for garment in shown], dtype=torch.int64).reshape(-1, len(ATTRIBUTES))
-        one = torch.arange(len(ATTRIBUTES))
-        dim = self._values.shape[-1]
+        codes = torch.tensor([codes_of(garment) for garment in garments], dtype=torch.int64)
+        codes = codes.reshape(-1, len(ATTRIBUTES))
+        attribute = torch.arange(len(ATTRIBUTES))
         looks = [look_of(image) for image in ids]
         # other categories lie apart, and so do lines, by a vector of their own
-        others = {attributes.category for attributes in shown} - {CATEGORIES[0]}
-        apart = {kind: unit(torch.randn(dim, generator=self._generator(kind))) for kind in others}
-        drawn = {line: torch.randn(dim, generator=self._generator(line)) for line, weight in {*looks} if weight}
-        features = torch.empty(len(ids), self.options.tokens, dim)
+        dim = self._values.shape[-1]
+        categories = {garment.category for garment in garments} - {CATEGORIES[0]}
+        of_category = {category: unit(self._vector(category)) for category in categories}
+        of_line = {line: self._vector(line) for line, weight in {*looks} if weight}
         none = torch.zeros(dim)
-        for own, image in zip(features, ids, strict=True):
-            torch.randn(own.shape, generator=self._generator(image), out=own)
-        for rows in (slice(first, first + _AT_A_TIME) for first in range(0, len(ids), _AT_A_TIME)):
-            signal = self._values[one, codes[rows]].sum(1)
-            if apart:
-                kinds = torch.stack([apart.get(attributes.category, none) for attributes in shown[rows]])
-                signal = (1 - FIXED.category**2) ** 0.5 * signal + FIXED.category * kinds
-            if drawn:
+        features = torch.empty(len(ids), self.options.tokens, dim)
+        for tokens, image in zip(features, ids, strict=True):
+            torch.randn(tokens.shape, generator=self._generator(image), out=tokens)
+        for first in range(0, len(ids), _AT_A_TIME):
+            rows = slice(first, first + _AT_A_TIME)
+            signal = self._values[attribute, codes[rows]].sum(1)
+            if of_category:
+                vectors = torch.stack([of_category.get(garment.category, none) for garment in garments[rows]])
+                signal = (1 - FIXED.category**2) ** 0.5 * signal + FIXED.category * vectors
+            if of_line:
                 weight = torch.tensor([weight for _, weight in looks[rows]])[:, None]
-                shared = unit(torch.stack([drawn.get(line, none) for line, _ in looks[rows]]))
-                signal = (1 - weight**2).sqrt() * signal + weight * shared
+                vectors = unit(torch.stack([of_line.get(line, none) for line, _ in looks[rows]]))
+                signal = (1 - weight**2).sqrt() * signal + weight * vectors
             features[rows].mul_(self.options.noise / math.sqrt(dim)).add_(signal[:, None])
         return features
+
+    def _vector(self, name: str) -> Tensor:
+        """Draw the vector of a category or a line, the same for one world."""
+        return torch.randn(self._values.shape[-1], generator=self._generator(name))
 
     def _generator(self, name: str) -> torch.Generator:
         digest = hashlib.sha256(f"{self.world} {name}".encode()).digest()
@@ -170,11 +177,12 @@ class Vectors(GivenFeatures):
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """{"ids": [B, S] phrases, "colour": [B, S] bool, "shape": [B, S] bool: which name an attribute}."""
         token_lists = [_phrases_of(text) or [((), 1)] for text in texts]
-        ids = torch.zeros(len(token_lists), max(map(len, token_lists), default=1), dtype=torch.int64)
+        longest = max((len(tokens) for tokens in token_lists), default=1)
+        ids = torch.zeros(len(token_lists), longest, dtype=torch.int64)
+        compounds = []
         for row, tokens in enumerate(token_lists):
             ids[row, : len(tokens)] = torch.tensor([number for _, number in tokens])
-        # a hyphen separates the words of a compound
-        compounds = [["-".join(phrase) or None for phrase, _ in tokens] for tokens in token_lists]
+            compounds.append(["-".join(phrase) or None for phrase, _ in tokens])  # a hyphen separates the words
         return {"ids": ids, **attribute_masks(compounds, ids.shape[1])}
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -183,8 +191,8 @@ class Vectors(GivenFeatures):
         return self._frozen(tokens, words.sum(1), words)
 
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        known = tokens if "pooled" in tokens else self.frozen_text(tokens)
-        return unit(self.text_projection(known["pooled"])), known.get("words", known["pooled"])
+        frozen = tokens if "pooled" in tokens else self.frozen_text(tokens)
+        return unit(self.text_projection(frozen["pooled"])), frozen.get("words", frozen["pooled"])
 
 
 def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
@@ -192,12 +200,16 @@ def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
     rest = tuple(words(text))
     tokens = []
     while rest:
-        known = next((rest[:n] for n in range(_LONGEST, 0, -1) if rest[:n] in _NUMBER), None)
-        if known is not None:
-            tokens.append((known, _NUMBER[known]))
-        elif rest[0] not in VOCABULARY:
-            tokens.append((rest[:1], 2 + len(_NUMBER) + zlib.crc32(rest[0].encode()) % FIXED.buckets))
-        rest = rest[len(known or rest[:1]) :]
+        length = next((n for n in range(_LONGEST, 0, -1) if rest[:n] in _NUMBER), None)
+        if length is not None:
+            phrase = rest[:length]
+            tokens.append((phrase, _NUMBER[phrase]))
+            rest = rest[length:]
+            continue
+        word = rest[0]
+        if word not in VOCABULARY:
+            tokens.append(((word,), 2 + len(_NUMBER) + zlib.crc32(word.encode()) % FIXED.buckets))
+        rest = rest[1:]
     return tokens
 
 
@@ -208,8 +220,10 @@ def _encoders(options: VectorOptions, generator: torch.Generator) -> tuple[Tenso
     weights = options.decay ** torch.arange(len(ATTRIBUTES), dtype=torch.float32)
     weights = weights / weights.norm()
     choices = {name: values(CATEGORIES[0], name) for name in ATTRIBUTES}
-    shape = (len(ATTRIBUTES), max(map(len, choices.values())), dim)
-    images, other = (unit(torch.randn(shape, generator=generator)) for _ in range(2))
+    most_values = max(len(names) for names in choices.values())
+    shape = (len(ATTRIBUTES), most_values, dim)
+    images = unit(torch.randn(shape, generator=generator))
+    other = unit(torch.randn(shape, generator=generator))
     # the part orthogonal to the image's vector, so that the cosine is `alignment`
     other = unit(other - (other * images).sum(-1, keepdim=True) * images)
     texts = weights[:, None, None] * (alignment * images + math.sqrt(1 - alignment**2) * other)
@@ -217,8 +231,8 @@ def _encoders(options: VectorOptions, generator: torch.Generator) -> tuple[Tenso
     table = unit(torch.randn(size, dim, generator=generator)) / math.sqrt(len(ATTRIBUTES))
     table[0] = 0
     for phrase, number in _NUMBER.items():
-        named = _PHRASES[phrase]
-        if named is not None:
-            attribute, value = named
+        meaning = _PHRASES[phrase]
+        if meaning is not None:
+            attribute, value = meaning
             table[number] = texts[ATTRIBUTES.index(attribute), choices[attribute].index(value)]
     return weights[:, None, None] * images, table

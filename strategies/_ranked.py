@@ -32,10 +32,15 @@ def _images(least: int) -> PlainValidator:
 
     def check(size: object) -> object:
         share = _share(size)
-        whole = isinstance(size, int) and not isinstance(size, bool) and size >= least
-        if not (whole if share is None else share <= 1 and (share > 0 or least == 0)):
+        if share is None:
+            valid = isinstance(size, int) and not isinstance(size, bool) and size >= least
+        else:
+            valid = share <= 1 and (share > 0 or least == 0)
+        if not valid:
             raise ValueError(f'a whole number >= {least}, or a share of the gallery such as "0.6%"')
-        return size if share is None else f"{Decimal(str(size).rstrip(' %')).normalize():f}%"
+        if share is None:
+            return size
+        return f"{Decimal(str(size).rstrip(' %')).normalize():f}%"
 
     return PlainValidator(check)
 

@@ -71,4 +71,8 @@ class Dqe(Strategy):
     @staticmethod
     def _place(edge: float, others: int, cut: Callable[..., int]) -> int:
         """Count the ranks, of `others` + 1, with quantile below `edge` (`bisect_left`) or up to it (`bisect_right`)."""
-        return cut(range(others + 1), np.float32(edge), key=lambda place: np.float32(place) / np.float32(others))
+
+        def quantile(place: int) -> np.float32:
+            return np.float32(place) / np.float32(others)
+
+        return cut(range(others + 1), np.float32(edge), key=quantile)

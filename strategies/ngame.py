@@ -47,7 +47,8 @@ class Ngame(OrderedBatches):
             else:
                 side = _half(epoch.queries[part], epoch.generator)
                 parts += [part[side], part[~side]]
-        return torch.cat([clusters[i] for i in torch.randperm(len(clusters), generator=epoch.generator).tolist()])
+        order = torch.randperm(len(clusters), generator=epoch.generator)
+        return torch.cat([clusters[place] for place in order.tolist()])
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] bool, at most k True per row."""
@@ -59,9 +60,11 @@ def _half(points: Tensor, generator: torch.Generator) -> Tensor:
     centres = points[torch.randperm(len(points), generator=generator)[:2]]
     side = torch.zeros(len(points), dtype=torch.bool)
     for _ in range(_STEPS):
-        before, lean = side, relevance((centres[0] - centres[1])[None], points[:, None])
+        lean = relevance((centres[0] - centres[1])[None], points[:, None])
+        before = side
         side = torch.zeros_like(side)
-        side[descending(lean)[0, : -(-len(points) // 2)]] = True
+        half = -(-len(points) // 2)
+        side[descending(lean)[0, :half]] = True
         if torch.equal(side, before):
             break
         centres = normalize(torch.stack([points[side].mean(0), points[~side].mean(0)]), dim=-1)

@@ -39,5 +39,9 @@ class PercPos(Strategy):
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
         positive = at_least_float32(view.positive)
-        limit = positive * self.share if self.variant == "published" else positive - (1 - self.share) * positive.abs()
-        return view.window(view.allowed & (at_least_float32(view.scores) <= limit[:, None]), images(self.k, view))
+        if self.variant == "published":
+            limit = positive * self.share
+        else:
+            limit = positive - (1 - self.share) * positive.abs()
+        eligible = view.allowed & (at_least_float32(view.scores) <= limit[:, None])
+        return view.window(eligible, images(self.k, view))

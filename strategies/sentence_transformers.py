@@ -49,36 +49,38 @@ class SentenceTransformers(Strategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         least = self.range_min + self.num_negatives
-        given = self.range_max is None or self.range_max >= least
-        check_option("range_max", self.range_max, given, f"a whole number >= range_min + num_negatives ({least})")
+        large_enough = self.range_max is None or self.range_max >= least
+        expected = f"a whole number >= range_min + num_negatives ({least})"
+        check_option("range_max", self.range_max, large_enough, expected)
 
     @property
     def window(self) -> int:
         """The window's last rank, `range_max` or its default."""
         if self.range_max is not None:
             return self.range_max
-        filtered = any(v is not None for v in (self.absolute_margin, self.relative_margin, self.max_score))
-        return self.range_min + self.num_negatives * (10 if filtered else 1) + 1
+        filters = (self.absolute_margin, self.relative_margin, self.max_score)
+        if all(limit is None for limit in filters):
+            return self.range_min + self.num_negatives + 1
+        return self.range_min + 10 * self.num_negatives + 1
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
         columns = top_columns(view.scores, self.window + 1, view.allowed.scatter(1, view.target[:, None], True))
-        at = columns.clamp(min=0)
-        left = (columns >= 0) & (columns != view.target[:, None])
-        scores = at_least_float32(view.scores).gather(1, at)
+        eligible = (columns >= 0) & (columns != view.target[:, None])
+        scores = at_least_float32(view.scores).gather(1, columns.clamp(min=0))
         positive = at_least_float32(view.positive)[:, None]
         if self.absolute_margin is not None:
-            left &= ~(scores + self.absolute_margin > positive)
+            eligible &= ~(scores + self.absolute_margin > positive)
         if self.relative_margin is not None:
-            left &= ~(scores > positive - positive.abs() * self.relative_margin)
+            eligible &= ~(scores > positive - positive.abs() * self.relative_margin)
         if self.max_score is not None:
-            left &= ~(scores > self.max_score)
+            eligible &= ~(scores > self.max_score)
         if self.min_score is not None:
-            left &= ~(scores < self.min_score)
-        place = left.cumsum(1) - 1
+            eligible &= ~(scores < self.min_score)
+        place = eligible.cumsum(1) - 1
         stop = self.range_min + self.num_negatives if self.sampling_strategy == "top" else self.window
-        left &= (place >= self.range_min) & (place < stop)
+        eligible &= (place >= self.range_min) & (place < stop)
         pool = torch.zeros_like(view.allowed)
-        rows, slots = left.nonzero(as_tuple=True)
+        rows, slots = eligible.nonzero(as_tuple=True)
         pool[rows, columns[rows, slots]] = True
         return pool

@@ -115,9 +115,10 @@ class Backbone(nn.Module, ABC):
         columns = torch.arange(count).repeat(len(features))
         crossed = current_rows()
         parts = list[Tensor]()
-        for r, c in zip(rows.split(chunk), columns.split(chunk), strict=True):
-            with computing(None if crossed is None else crossed.pairs(r, c)):
-                parts.append(self.queries(features[r], {name: t[c] for name, t in tokens.items()}))
+        for row, column in zip(rows.split(chunk), columns.split(chunk), strict=True):
+            texts = {name: tensor[column] for name, tensor in tokens.items()}
+            with computing(None if crossed is None else crossed.pairs(row, column)):
+                parts.append(self.queries(features[row], texts))
         return torch.cat(parts).reshape(len(features), count, -1)
 
     @abstractmethod

@@ -75,8 +75,8 @@ class Calls:
     def image_features(self, read: Callable[[Tensor], Tensor], pictures: Tensor) -> Tensor:
         """Return [B, L, C] of pictures [B] int64, where the image tower trains; `read` returns their pixels."""
 
-        def encode(own: Tensor) -> Tensor:
-            return self.backbone.image_features(read(own))
+        def encode(part: Tensor) -> Tensor:
+            return self.backbone.image_features(read(part))
 
         return self._compute(Call(encode, ("image",), pictures, (pictures,), read_by_calls=True))
 
@@ -125,13 +125,14 @@ class Calls:
 
     def _compute_part(self, call: Call[T], part: Part) -> T:
         """Return what a call makes of a part of its rows, and of its texts if it crosses them."""
-        sides = [self._rows(side, call.ids[own]) for side, own in zip(call.sides, part, strict=True)]
+        sides = [self._rows(side, call.ids[block]) for side, block in zip(call.sides, part, strict=True)]
         if len(sides) == 1:
             rows = sides[0]
-            inputs = [_rows_of(given, part[0]) for given in call.inputs]
+            inputs = [_rows_of(table, part[0]) for table in call.inputs]
         else:
-            rows = Rows(sides[0].streams, crossed=sides[1].streams)
-            inputs = [_rows_of(given, own) for given, own in zip(call.inputs, part, strict=True)]
+            references, texts = sides
+            rows = Rows(references.streams, crossed=texts.streams)
+            inputs = [_rows_of(table, block) for table, block in zip(call.inputs, part, strict=True)]
         with computing(rows):
             return call.make(*inputs)
 
@@ -139,7 +140,7 @@ class Calls:
         return Rows.of(self.seed, self.step, side, ids.to(self.backbone.device))
 
 
-def _rows_of(given: Tensor | Tokens, rows: slice | Tensor) -> Tensor | Tokens:
-    if isinstance(given, Tensor):
-        return given[rows]
-    return {name: value[rows] for name, value in given.items()}
+def _rows_of(table: Tensor | Tokens, rows: slice | Tensor) -> Tensor | Tokens:
+    if isinstance(table, Tensor):
+        return table[rows]
+    return {name: value[rows] for name, value in table.items()}

@@ -211,10 +211,10 @@ def torch_dropout(backbone: nn.Module) -> list[str]:
     """
     modes = {module: module.training for module in backbone.modules()}
     backbone.train()
-    found = [name for name, module in backbone.named_modules() if module.training and _draws(module)]
+    names = [name for name, module in backbone.named_modules() if module.training and _draws(module)]
     for module, mode in modes.items():
         module.training = mode
-    return found
+    return names
 
 
 def _draws(module: nn.Module) -> bool:

@@ -108,14 +108,17 @@ class LossInput:
             raise ValueError(
                 f"guide must be [{len(positive)}, {1 + negatives.shape[1]}], got {tuple(self.guide.shape)}"
             )
-        completed = {"mask": (negatives, torch.bool), "weights": (negatives, negatives.dtype)}
-        completed |= {"candidate_mask": (candidates, torch.bool)}
-        for name, (like, dtype) in completed.items():
-            tensor = getattr(self, name)
-            if tensor is None:
-                object.__setattr__(self, name, torch.ones_like(like, dtype=dtype))
-            elif tensor.shape != like.shape:
-                raise ValueError(f"{name} must be {tuple(like.shape)}, got {tuple(tensor.shape)}")
+        self._complete("mask", torch.ones_like(negatives, dtype=torch.bool))
+        self._complete("weights", torch.ones_like(negatives))
+        self._complete("candidate_mask", torch.ones_like(candidates, dtype=torch.bool))
+
+    def _complete(self, name: str, ones: Tensor) -> None:
+        """Set a tensor to ones if it is left out; raise ValueError if it has another shape."""
+        tensor = getattr(self, name)
+        if tensor is None:
+            object.__setattr__(self, name, ones)
+        elif tensor.shape != ones.shape:
+            raise ValueError(f"{name} must be {tuple(ones.shape)}, got {tuple(tensor.shape)}")
 
     @property
     def gap(self) -> Tensor:

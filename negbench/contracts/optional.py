@@ -79,7 +79,7 @@ class BuildsWithoutWeights(Protocol):
 
     @classmethod
     def skeleton(cls, options: Any, seed: int) -> Backbone:
-        """Return the backbone of these options with its parameters on torch's meta device, which holds shapes alone.
+        """Return the backbone of these options with its parameters on torch's meta device, which has no numbers.
 
         Sizes are those of the files, of which only headers are read; of weights that are missing, as published.
 

@@ -28,14 +28,15 @@ Scope = Literal["corpus", "batch"]
 Slot = Literal["reference", "modification", "target", "triple", "query", "bank"]
 
 
-def _check_names(cls: type, name: str, declared: Any, known: tuple[str, ...], *, empty: bool = True) -> None:
-    """Raise OptionError or UnknownNameError unless `declared` is a tuple of known names."""
+def _check_names(cls: type, name: str, declared: Any, valid_names: tuple[str, ...], *, empty: bool = True) -> None:
+    """Raise OptionError or UnknownNameError unless `declared` is a tuple of valid names."""
+    attribute = f"{cls.__name__}.{name}"
     if not isinstance(declared, tuple) or not (empty or declared):
-        raise OptionError(f"{cls.__name__}.{name} must be a tuple of {', '.join(known)}, got {short_repr(declared)}")
+        raise OptionError(f"{attribute} must be a tuple of {', '.join(valid_names)}, got {short_repr(declared)}")
     kind = {"corrupts": "slot", "reads": "plane"}.get(name, name)
     for item in declared:
-        if item not in known:
-            raise UnknownNameError(kind, str(item), known, where=f"{cls.__name__}.{name}")
+        if item not in valid_names:
+            raise UnknownNameError(kind, str(item), valid_names, where=attribute)
 
 
 @dataclass(frozen=True)

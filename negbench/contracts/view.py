@@ -62,19 +62,12 @@ class ScoreView:
             )
         rows, columns = self.scores.shape
         shape = tuple(self.scores.shape)
-        want: dict[str, tuple[Tensor | None, tuple[int, ...], str]] = {
-            "target": (self.target, (rows,), "int64"),
-            "allowed": (self.allowed, shape, "bool"),
-            "relevant": (self.relevant, shape, "bool"),
-            "kinds": (self.kinds, shape, "int8"),
-        }
-        want |= {f"plane {name}": (plane, shape, "float") for name, plane in self.planes.items()}
-        for name, (table, wanted, kind) in want.items():
-            if table is None:
-                continue
-            dtype = "float" if table.is_floating_point() else str(table.dtype).removeprefix("torch.")
-            if table.shape != wanted or dtype != kind:
-                raise ValueError(f"{name} must be a {wanted} {kind} tensor, got {tuple(table.shape)} {table.dtype}")
+        _check_table("target", self.target, (rows,), "int64")
+        _check_table("allowed", self.allowed, shape, "bool")
+        _check_table("relevant", self.relevant, shape, "bool")
+        _check_table("kinds", self.kinds, shape, "int8")
+        for name, plane in self.planes.items():
+            _check_table(f"plane {name}", plane, shape, "float")
         if rows and (int(self.target.min()) < 0 or int(self.target.max()) >= columns):
             raise ValueError(
                 f"target must be in 0..{columns - 1}, got {int(self.target.min())}..{int(self.target.max())}"
@@ -134,3 +127,12 @@ class ScoreView:
     def between_drops(self, eligible: Tensor, apart: int = 0) -> Tensor:
         """[B, N] bool: the eligible images between two steep drops of the ranking (`metrics.drops.between_drops`)."""
         return between_drops(self.scores, eligible, apart)
+
+
+def _check_table(name: str, table: Tensor | None, shape: tuple[int, ...], kind: str) -> None:
+    """Raise ValueError unless a table has this shape, and a dtype of this kind."""
+    if table is None:
+        return
+    dtype = "float" if table.is_floating_point() else str(table.dtype).removeprefix("torch.")
+    if table.shape != shape or dtype != kind:
+        raise ValueError(f"{name} must be a {shape} {kind} tensor, got {tuple(table.shape)} {table.dtype}")

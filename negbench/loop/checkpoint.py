@@ -88,9 +88,9 @@ class TrainingParts:
                 TypeAdapter(hint, config=strict).validate_python(getattr(state, name))
             if fresh != _types(saved["optimizer"]):
                 raise ValueError("it was saved with a different optimizer")
-            for parameter, kept in self.optimizer.state.items():  # AdamW's step and two moments
-                shapes = [tensor.shape for tensor in kept.values() if tensor.is_floating_point()]
-                if shapes != [torch.Size(), parameter.shape, parameter.shape] or not kept["step"] >= 0:
+            for parameter, adam in self.optimizer.state.items():  # AdamW's step and two moments
+                shapes = [tensor.shape for tensor in adam.values() if tensor.is_floating_point()]
+                if shapes != [torch.Size(), parameter.shape, parameter.shape] or not adam["step"] >= 0:
                     raise ValueError("its optimizer's step and moments do not fit the parameters")
             queries = len(self.objective.scene.train.dataset.target_columns)
             if state.negatives is not None and (state.negatives.ndim, len(state.negatives)) != (2, queries):
@@ -141,7 +141,10 @@ class Checkpoints:
 
 def _types(optimizer: Mapping[str, Any]) -> list[dict[str, type]]:
     """Return the type of each setting of each parameter group."""
-    return [{key: type(value) for key, value in group.items()} for group in optimizer["param_groups"]]
+    types = []
+    for group in optimizer["param_groups"]:
+        types.append({key: type(value) for key, value in group.items()})
+    return types
 
 
 def stream(seed: int, purpose: str) -> torch.Generator:

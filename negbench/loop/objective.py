@@ -68,8 +68,8 @@ class Batch:
 class StepResult:
     """Scalar `loss` with its gradient, the number of `negatives` used, and what is known about them.
 
-    `pools` are a batch strategy's. `shared` holds per query the number of negatives that were drawn for others, and
-    how many of these are known to be relevant to it: [B, 2] float32; None without any, or where nothing is known.
+    `pools` are a batch strategy's. `shared` is [B, 2] float32: how many of a query's negatives were drawn for others,
+    and how many of those are known to be relevant to it; None if no draws are shared, or no relevant images are known.
     """
 
     loss: Tensor
@@ -93,7 +93,7 @@ class _Scores:
     shared: Tensor | None = None
 
     def of_rows(self, rows: Tensor) -> Self:
-        """Return the scores without negatives and candidates of the other rows [B] bool, which so add to no loss."""
+        """Return the scores with the negatives and candidates of these rows, [B] bool, alone: others add to no loss."""
         in_loss = rows.to(self.positive.device)[:, None]
         slots = {slot: replace(part, mask=part.mask & in_loss) for slot, part in self.slots.items()}
         extras = self.extras if self.extras.mask is None else replace(self.extras, mask=self.extras.mask & in_loss)

@@ -1,4 +1,4 @@
-"""What is told while a run trains: on the terminal, in its log file, and as points of its curves within long epochs."""
+"""Show how a run in training gets on: in the terminal, in its log file, and as points of curves within long epochs."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -14,14 +14,14 @@ from negbench.loop.types import Log, OpenRun, State
 from negbench.machine.free_memory import size
 from negbench.store.runfolder import RunFolder
 
-MOVES_SCORES = False  # only tells
+MOVES_SCORES = False  # only shows
 
 POINT = 100  # steps between points of the loss within an epoch
 T = TypeVar("T")
 
 
 class Progress:
-    """Tells steps per second, loss, time left, memory and the share of waiting, every thirty seconds.
+    """Shows steps per second, loss, time left, memory and the share of waiting, every thirty seconds.
 
     Args:
         run: in training.
@@ -58,7 +58,7 @@ class Progress:
             yield item
 
     def note_step(self, losses: list[Tensor], rows: int) -> None:
-        """Count a step that the state has, and tell about it if it is time.
+        """Count a step that the state has, and show a line if thirty seconds have passed.
 
         Args:
             losses: of the epoch's steps so far, times their rows.

@@ -24,7 +24,7 @@ from negbench.settings.config import ResolvedConfig
 MOVES_SCORES = False  # only records
 
 _CARD = ("text_template", "exclude_reference", "source", "licence", "citation")  # fields that are recorded
-_START = ("temperature", "temperature_from")  # of the backbone's details: where the temperature starts, and who says so
+_START = ("temperature", "temperature_from")  # of the backbone's details: the first temperature, and its source
 
 
 def manifest(run: OpenRun) -> dict[str, Any]:

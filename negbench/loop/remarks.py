@@ -23,7 +23,7 @@ MOVES_SCORES = False  # only reads results and settings
 
 Row = tuple[str, RunConfig, ResolvedConfig]  # name, configuration as read, the same resolved
 
-_REPEATED = 0.99  # share of the draws that are different images, below which it is said
+_REPEATED = 0.99  # share of the draws that are different images, below which there is a remark
 _FALLBACKS = 0.10  # of the queries
 _COLLAPSED = 0.98  # length of the mean of the unit query vectors
 _PINNED = 0.01  # of the loss, relative, in the last quarter of the epochs

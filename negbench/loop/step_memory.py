@@ -2,7 +2,7 @@
 
 Each call by which a step reaches the backbone is traced once, forward and backward, on a few rows. What it keeps for
 the backward pass and what passes through memory are proportional to the rows; `step_memory` adds the calls of a batch,
-cut into micro-batches, recomputed layer by layer or divided among processes where that is asked. Traces are kept in the
+cut into micro-batches, recomputed layer by layer or divided among processes as the plan says. Traces are kept in the
 cache folder.
 """
 
@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, astuple, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,11 @@ class MemoryCount(TorchDispatchMode):
         elif isinstance(value, Tensor) and id(value.untyped_storage()) not in self._alive:
             storage = value.untyped_storage()
             key = id(storage)
-            self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None))
+
+            def forget(_: object) -> None:
+                self._alive.pop(key, None)
+
+            self._alive[key] = weakref.ref(storage, forget)
 
     @staticmethod
     def _casts(func: Any, args: Any) -> bool:
@@ -223,7 +227,7 @@ class Architecture:
         """Shape [L, C] of an image's features."""
         if isinstance(self.backbone, HoldsFeatures):
             return tuple(self.backbone.features_of(self.images[:1]).shape[1:])
-        return tuple(self._read_or_make("features", lambda: trace_features(self)))
+        return tuple(self._read_or_make("features", partial(trace_features, self)))
 
     @cached_property
     def fake(self) -> tuple[_Shapes, Backbone]:
@@ -251,7 +255,9 @@ class Architecture:
         return per_row * rows + per_pair * rows**2
 
     def _trace(self, name: str, rows: int, recompute: bool) -> CallMemory:
-        part = f"{name} {rows} {self.precision}{' recomputed' if recompute else ''}"
+        part = f"{name} {rows} {self.precision}"
+        if recompute:
+            part += " recomputed"
 
         def trace_call() -> dict[str, Any]:
             return asdict(trace(self, name, rows, recompute=recompute))
@@ -576,7 +582,7 @@ def _rows_read(architecture: Architecture, step: StepRows, plan: StepPlan) -> in
     candidates = step.calls["candidates"]
     read = step.read
     row = 4 * math.prod(architecture.features)
-    if candidates > EMBED_BATCH:  # of these what is kept for the second pass, the part in use, and the one read ahead
+    if candidates > EMBED_BATCH:  # what is kept for the second pass, the part in use, and the one read ahead
         part = min(plan.micro_batch or EMBED_BATCH, EMBED_BATCH)
         read = step.read - candidates + 2 * part + min(candidates, KEPT_BYTES // row)
     if step.bank_read > EMBED_BATCH:

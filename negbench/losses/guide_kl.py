@@ -53,11 +53,11 @@ class GuideKL(Loss):
         mask = given.mask & guide[:, 1:].isfinite() & guide[:, :1].isfinite()
         gap = without_masked(given.negatives, mask) - at_least_float32(given.positive)[:, None]
         guide_gap = (guide[:, 1:] - guide[:, :1]).masked_fill(~mask, 0.0)
-        own = gap / given.temperature  # log-odds of each negative against the target
-        wanted = guide_gap.to(own.dtype) / self.guide_tau
-        log_all, some = log_sum(own, mask, given.weights)
-        log_all_wanted, _ = log_sum(wanted, mask, given.weights)
-        weights = given.weights.to(own.dtype) * mask
-        shares = weights * (wanted - log_all_wanted[:, None]).exp()  # the target has the rest of the label
-        rows = log_all - log_all_wanted + (shares * (wanted - own)).sum(1)
+        logits = gap / given.temperature  # log-odds of each negative against the target
+        guide_logits = guide_gap.to(logits.dtype) / self.guide_tau
+        log_all, some = log_sum(logits, mask, given.weights)
+        guide_log_all, _ = log_sum(guide_logits, mask, given.weights)
+        weights = given.weights.to(logits.dtype) * mask
+        shares = weights * (guide_logits - guide_log_all[:, None]).exp()  # the target has the rest of the label
+        rows = log_all - guide_log_all + (shares * (guide_logits - logits)).sum(1)
         return mean_of_rows(rows, some)

@@ -54,8 +54,10 @@ class HCL(Loss):
         """Scalar, float32 or wider."""
         hardened = Hardened.of(given, self.beta)
         floor = hardened.log_count - (1 + at_least_float32(given.positive)) / given.temperature
-        taken = hardened.log_count + (math.log(self.tau_plus) if self.tau_plus else -math.inf)
-        excess = hardened.log_sum - taken
-        left = excess > 0  # else nothing is left of the sum, and the floor applies
-        rest = hardened.log_sum + (-torch.expm1(-torch.where(left, excess, 1.0))).log() - math.log(1 - self.tau_plus)
-        return mean_of_rows(softplus(torch.where(left, torch.maximum(rest, floor), floor)), hardened.some)
+        log_tau_plus = math.log(self.tau_plus) if self.tau_plus else -math.inf
+        excess = hardened.log_sum - (hardened.log_count + log_tau_plus)
+        positive = excess > 0  # else nothing is left of the sum, and the floor applies
+        share = -torch.expm1(-torch.where(positive, excess, 1.0))  # of the sum that is left
+        rest = hardened.log_sum + share.log() - math.log(1 - self.tau_plus)
+        log_g = torch.where(positive, torch.maximum(rest, floor), floor)  # of G, relative to e+
+        return mean_of_rows(softplus(log_g), hardened.some)

@@ -69,8 +69,8 @@ class MarginKL(Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        read = self.kl_over == "corpus" or self.kl_bound == 0
-        check_option("kl_bound", self.kl_bound, read, "left out unless kl_over is 'corpus'")
+        allowed = self.kl_over == "corpus" or self.kl_bound == 0
+        check_option("kl_bound", self.kl_bound, allowed, "left out unless kl_over is 'corpus'")
 
     @property
     def candidate_set(self) -> CandidateSet:

@@ -3,7 +3,7 @@
 Paper: Khosla et al., Supervised contrastive learning (arXiv:2004.11362), eq. 2 (unverified), whose positives are the
 images of one class; here they are the query's known relevant images.
 Departures: what is known to be relevant must be kept from the negatives (`mining.exclude_relevant=true`), or an image
-would be both. A query of which nothing but the target is known has InfoNCE's loss.
+would be both. A query whose only known relevant image is its target has InfoNCE's loss.
 """
 
 from dataclasses import dataclass

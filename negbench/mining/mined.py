@@ -233,8 +233,11 @@ def _statistics(parts: list[Any]) -> list[tuple[int, dict[str, float]]]:
             means[f"random_{name}"] = random[:, place].tolist()
     means |= zip(rows, torch.stack(list(rows.values())).nanmean(2).tolist(), strict=True)
     means["empty"] = (size == 0).sum(1).double().tolist()
-    queries = size.shape[1]
-    return [(queries, {name: values[batch] for name, values in means.items()}) for batch in range(len(size))]
+    batches, queries, _ = pool.shape
+    statistics = []
+    for batch in range(batches):
+        statistics.append((queries, {name: values[batch] for name, values in means.items()}))
+    return statistics
 
 
 def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Where in the ranking to draw negatives from, said before training: around a multiple of the target's median rank.
+"""Recommend before training where in the ranking to draw negatives: around a multiple of the target's median rank.
 
 At a learned temperature the multiple was fitted on generated worlds with 1 and 16 negatives, after 600 steps, and
 judged on fresh ones with 1, 4 and 16, and on emoji with 1 and 16; at fixed ones it was fitted and judged with 1 and 16

@@ -20,7 +20,7 @@ import typing
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -136,15 +136,17 @@ class Registry:
     def get(self, kind: str, name: str) -> type:
         """Return the class of this name, importing it if needed."""
         key = (kind, name)
-        if key not in self._classes and is_composite(kind, name):
-            self._classes[key] = importlib.import_module(COMPOSITES).compose(name, lambda part: self.get(kind, part))
-        elif key not in self._classes:
-            self._classes[key] = _plugin_class(self.find(kind, name))
+        if key not in self._classes:
+            if is_composite(kind, name):
+                compose = importlib.import_module(COMPOSITES).compose
+                self._classes[key] = compose(name, partial(self.get, kind))
+            else:
+                self._classes[key] = _plugin_class(self.find(kind, name))
         return self._classes[key]
 
-    def make(self, kind: str, name: str, /, **given: Any) -> Any:
+    def make(self, kind: str, name: str, /, **values: Any) -> Any:
         """Make an instance from options, and for a backbone or a data set from what the run sets; see `build`."""
-        return build(self.get(kind, name), name, **given)
+        return build(self.get(kind, name), name, **values)
 
     def add_file(self, path: Path) -> list[str]:
         """Register every plug-in class that a Python file defines (`--plugin FILE.py`); return their names.
@@ -187,7 +189,7 @@ class Registry:
         return [_describe(plugin) for plugin in self.parts(kind, name)]
 
     def _of_files(self, kind: str) -> list[Plugin]:
-        return [plugin for (k, _), plugin in self._files.items() if k == kind]
+        return [plugin for plugin in self._files.values() if plugin.kind == kind]
 
 
 registry = Registry()
@@ -210,9 +212,11 @@ def blame(error: BaseException) -> str | None:
 
 def line_in(error: BaseException, modules: Container[str]) -> tuple[str, int] | None:
     """Return module and line of an error's innermost frame in one of `modules`; None if there is none."""
-    frames = [*traceback.walk_tb(error.__traceback__)]
-    places = ((str(frame.f_globals.get("__name__")), line) for frame, line in reversed(frames))
-    return next((place for place in places if place[0] in modules), None)
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        module = str(frame.f_globals.get("__name__"))
+        if module in modules:
+            return module, line
+    return None
 
 
 def on_one_line(error: BaseException) -> str:
@@ -245,37 +249,51 @@ def options_class(cls: type) -> type:
 
 def option_defaults(cls: type) -> dict[str, Any]:
     """Return option -> default of a plug-in's class; `dataclasses.MISSING` if the option is required."""
-    return {
-        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        for field in dataclasses.fields(options_class(cls))
-        if field.init
-    }
+    defaults = {}
+    for field in dataclasses.fields(options_class(cls)):
+        if not field.init:
+            continue
+        if field.default_factory is dataclasses.MISSING:
+            defaults[field.name] = field.default
+        else:
+            defaults[field.name] = field.default_factory()
+    return defaults
 
 
-def build(cls: type[Made], name: str = "", /, **given: Any) -> Made:
+def build(cls: type[Made], name: str = "", /, **values: Any) -> Made:
     """Make a plug-in from its options and, for one with `load`, from what the run sets.
 
     Args:
         cls: the plug-in's class.
         name: the plug-in's, for errors; default: the class's.
-        given: values, checked as by `checked_options`.
+        values: checked as by `checked_options`.
 
     Raises:
         UnknownNameError, OptionError: an option that does not exist, is missing or has a wrong value.
     """
+    plugin: Made
     load = getattr(cls, "load", None)
     if load is None:
-        made: Made = checked_options(cls, given, name)
-        return made
+        plugin = checked_options(cls, values, name)
+        return plugin
     section = _section_of(cls)
-    by_run = {key: given[key] for key in [*inspect.signature(load).parameters][1:] if key in given}
-    options = checked_options(cls, {key: value for key, value in given.items() if key not in by_run}, name)
-    checked = {key: _coerce(f"{section}.{key}", value, _adapter(load, name, key)) for key, value in by_run.items()}
-    loaded: Made = load(options, **checked)
-    return loaded
+    _, *set_by_run = inspect.signature(load).parameters  # the first are the options
+    option_values = {}
+    run_values = {}
+    for key, value in values.items():
+        if key in set_by_run:
+            run_values[key] = value
+        else:
+            option_values[key] = value
+    options = checked_options(cls, option_values, name)
+    for key in set_by_run:
+        if key in run_values:
+            run_values[key] = _coerce(f"{section}.{key}", run_values[key], _adapter(load, name, key))
+    plugin = load(options, **run_values)
+    return plugin
 
 
-def checked_options(cls: type, given: Mapping[str, Any], name: str = "") -> Any:
+def checked_options(cls: type, values: Mapping[str, Any], name: str = "") -> Any:
     """Return the instance of `options_class` that holds these values; arguments and errors as for `build`.
 
     An int passes for a float, a string for a Path, a list for a tuple.
@@ -284,15 +302,15 @@ def checked_options(cls: type, given: Mapping[str, Any], name: str = "") -> Any:
     section = _section_of(cls)
     name = name or cls.__name__
     defaults = option_defaults(cls)
-    for key in given:
+    for key in values:
         if key not in defaults:
             if kind is not cls and key in inspect.signature(cls.load).parameters:  # type: ignore[attr-defined]
                 raise OptionError(f"{section}.{key} is set by the run itself: leave it out")
             raise UnknownNameError("option", key, defaults, where=f"{section} '{name}'")
-    checked = {key: _coerce(f"{section}.{key}", value, _adapter(kind, name, key)) for key, value in given.items()}
-    missing = [key for key, value in {**defaults, **checked}.items() if value is dataclasses.MISSING]
-    if missing:
-        raise OptionError(f"{section} '{name}' needs {section}.{missing[0]}: --set {section}.{missing[0]}=...")
+    checked = {key: _coerce(f"{section}.{key}", value, _adapter(kind, name, key)) for key, value in values.items()}
+    for key, value in {**defaults, **checked}.items():
+        if value is dataclasses.MISSING:
+            raise OptionError(f"{section} '{name}' needs {section}.{key}: --set {section}.{key}=...")
     return kind(**checked)
 
 
@@ -380,10 +398,11 @@ def _holds_plugin(module: str, file: Path) -> bool:
 
 def _entry_points(kind: str, path: tuple[str, ...]) -> list[Plugin]:
     """Return the plug-ins of packages on `path` (`sys.path`)."""
-    return [
-        Plugin(kind, point.name, point.module, None, point.dist.name if point.dist else point.value)
-        for point in _read_entry_points(path).select(group=f"negbench.{kind}")
-    ]
+    plugins = []
+    for point in _read_entry_points(path).select(group=f"negbench.{kind}"):
+        origin = point.dist.name if point.dist else point.value
+        plugins.append(Plugin(kind, point.name, point.module, None, origin))
+    return plugins
 
 
 @cache
@@ -397,20 +416,21 @@ _IMPORTED: dict[str, dict[str, tuple[Path, tuple[int, ...]]]] = {}
 
 
 def _stamps(module: str, path: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:
-    own = {module: path} if module.startswith("negbench.") else syntax.closure(((module, path),))
-    return {name: (file, stamp(file)) for name, file in (own | files_read(own)).items()}
+    """Return a value of `_IMPORTED`, as the files are now."""
+    modules = {module: path} if module.startswith("negbench.") else syntax.closure(((module, path),))
+    return {name: (file, stamp(file)) for name, file in (modules | files_read(modules)).items()}
 
 
 def files_read(modules: Mapping[str, Path]) -> dict[str, Path]:
     """Return the data files that modules name in `READS`, by module and name."""
     files: dict[str, Path] = {}
     for module, path in modules.items():
-        named = syntax.traits(module, path).constants.get("READS")
-        if named is None:
+        names = syntax.traits(module, path).constants.get("READS")
+        if names is None:
             continue
-        if not isinstance(named, tuple) or not all(isinstance(file_name, str) for file_name in named):
-            raise NegbenchError(f"{path}: READS must be a tuple of file names, got {named!r}")
-        files |= {f"{module} {file_name}": path.parent / file_name for file_name in named}
+        if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+            raise NegbenchError(f"{path}: READS must be a tuple of file names, got {names!r}")
+        files |= {f"{module} {name}": path.parent / name for name in names}
     for file in files.values():
         if not file.is_file():
             raise NegbenchError(f"{file}: READS names this file, but there is none")
@@ -419,7 +439,10 @@ def files_read(modules: Mapping[str, Path]) -> dict[str, Path]:
 
 def _changed_file(module: str) -> Path | None:
     """Return a file of an imported plug-in that has changed since; None if all are as they were."""
-    return next((file for file, then in _IMPORTED.get(module, {}).values() if stamp(file) != then), None)
+    for file, stamp_at_import in _IMPORTED.get(module, {}).values():
+        if stamp(file) != stamp_at_import:
+            return file
+    return None
 
 
 def check_unchanged(plugin: Plugin) -> None:
@@ -434,9 +457,10 @@ def check_unchanged(plugin: Plugin) -> None:
 
 def _drop(module: str) -> None:
     """Forget a plug-in's module and the local modules that it imports."""
-    tops = tuple(f"{name.partition('.')[0]}." for name in _IMPORTED[module])
-    for name in [name for name in sys.modules if f"{name}.".startswith(tops)]:
-        del sys.modules[name]
+    packages = {name.partition(".")[0] for name in _IMPORTED[module]}
+    for name in list(sys.modules):
+        if name.partition(".")[0] in packages:
+            del sys.modules[name]
     for file, _ in _IMPORTED.pop(module).values():
         with suppress(OSError, NotImplementedError):  # compiled code knows its source by size and whole seconds
             Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
@@ -452,7 +476,8 @@ def import_file(path: Path, flag: str) -> ModuleType:
     if not path.is_file():
         raise NegbenchError(f"{flag} {path}: no such file")
     # the name holds the path's hash: two files of one name stay apart, one file imported twice is one module
-    name = f"negbench_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    path_hash = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
+    name = f"negbench_plugin_{path.stem}_{path_hash[:8]}"
     if name in _IMPORTED:
         if name in sys.modules and _changed_file(name) is None:
             return sys.modules[name]
@@ -473,22 +498,23 @@ def import_file(path: Path, flag: str) -> ModuleType:
 
 def _check_complete(module: ModuleType, path: Path) -> None:
     """Raise NegbenchError if a plug-in class lacks methods, unless another class of the file adds them."""
-    bases = tuple(map(_base_of, KINDS))
-    own = _own_classes(module).values()
-    for cls in own:
+    bases = tuple(_base_of(kind) for kind in KINDS)
+    classes = _classes_in(module).values()
+    for cls in classes:
         lacking = sorted(getattr(cls, "__abstractmethods__", ()))
-        inherited = any(other is not cls and issubclass(other, cls) for other in own)
+        inherited = any(other is not cls and issubclass(other, cls) for other in classes)
         if lacking and issubclass(cls, bases) and not inherited and not cls.__name__.startswith("_"):
             raise NegbenchError(f"--plugin {path}: class {cls.__name__} lacks {', '.join(lacking)}")
 
 
-def _own_classes(module: ModuleType) -> dict[str, type]:
+def _classes_in(module: ModuleType) -> dict[str, type]:
     """Return the classes that a module defines, by their names in it."""
     return {key: cls for key, cls in vars(module).items() if inspect.isclass(cls) and cls.__module__ == module.__name__}
 
 
 def _classes_of(kind: str, module: ModuleType) -> list[type]:
-    public = [cls for key, cls in _own_classes(module).items() if not key.startswith("_")]
+    """Return the public, complete classes of a kind that a module defines."""
+    public = [cls for key, cls in _classes_in(module).items() if not key.startswith("_")]
     return [cls for cls in public if issubclass(cls, _base_of(kind)) and not inspect.isabstract(cls)]
 
 

@@ -25,7 +25,7 @@ from negbench.machine.contents import stamp
 from negbench.machine.received import read_bytes
 
 _BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # statements, and nodes that hold them
-_ASKED = ("MOVES_SCORES", "PAPER", "READS")
+_CONSTANTS = ("MOVES_SCORES", "PAPER", "READS")
 _MOST = 3_000  # entries that are kept: older ones are of files that have changed
 
 
@@ -54,7 +54,7 @@ def _read(path: Path) -> bytes:
 
 
 class ModuleSummary(NamedTuple):
-    """What commands ask of a module: the hash of `canonical`, its imports, and its constants of `_ASKED`."""
+    """What commands read of a module: the hash of `canonical`, its imports, and its constants of `_CONSTANTS`."""
 
     code: str
     imports: list[str]
@@ -77,7 +77,7 @@ def _traits(module: str, path: Path, _changed: tuple[int, ...]) -> ModuleSummary
         code = hashlib.sha256(canonical(tree).encode()).hexdigest()
         names = sorted({dotted for _, dotted in imported_names(tree, module, package=package)})
         texts = {}
-        for name in _ASKED:
+        for name in _CONSTANTS:
             value = constant(tree, name)
             if value is not None:
                 texts[name] = repr(value)
@@ -91,19 +91,20 @@ def _memory() -> dict[str, Any]:
     """Return key -> traits that earlier commands found with this code and Python; this one adds its own at its end."""
     name = f"{files.sha256_of(Path(__file__))[:16]}-{sys.implementation.cache_tag}.json"
     file = files.cache_dir() / "code" / name
-    known = dict[str, Any]()
+    memory = dict[str, Any]()
     with suppress(NegbenchError):  # there is none, or it is damaged
-        known |= files.read_json(file)
-    atexit.register(_keep, file, known, len(known))
-    return known
+        memory |= files.read_json(file)
+    atexit.register(_store, file, memory, len(memory))
+    return memory
 
 
-def _keep(file: Path, known: dict[str, Any], before: int) -> None:
+def _store(file: Path, memory: dict[str, Any], count_before: int) -> None:
     with suppress(NegbenchError, OSError):  # a cache that cannot be written
-        if len(known) > before:
+        if len(memory) > count_before:
             files.seal(file.parent)
+            latest = dict([*memory.items()][-_MOST:])
             with files.lock_file(file.with_suffix(".lock")):  # removes what killed commands left
-                files.write_text(file, json.dumps(dict([*known.items()][-_MOST:])))
+                files.write_text(file, json.dumps(latest))
 
 
 def locate(module: str) -> Path | None:
@@ -121,9 +122,14 @@ def is_local(package: str) -> bool:
     spec = _spec(package)
     places = () if spec is None else (spec.origin, *(spec.submodule_search_locations or ()))
     paths = [Path(place).resolve() for place in places if place and Path(place).exists()]
-    return bool(paths) and not any(
-        {"site-packages", "dist-packages"} & {*path.parts} or any(map(path.is_relative_to, _PYTHON)) for path in paths
-    )
+    return bool(paths) and not any(_is_installed(path) for path in paths)
+
+
+def _is_installed(path: Path) -> bool:
+    """Whether a path lies in the standard library or among installed packages."""
+    if {"site-packages", "dist-packages"} & {*path.parts}:
+        return True
+    return any(path.is_relative_to(folder) for folder in _PYTHON)
 
 
 @cache
@@ -154,15 +160,16 @@ def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> I
     todo: list[ast.AST] = [tree]
     while todo:
         node = todo.pop()
-        todo += [child for child in _running(ast.iter_child_nodes(node)) if isinstance(child, _BLOCKS)]
+        todo += [child for child in _nodes_that_run(ast.iter_child_nodes(node)) if isinstance(child, _BLOCKS)]
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.asname or alias.name, alias.name
         elif isinstance(node, ast.ImportFrom):
             home = node.module or ""
-            if node.level:
+            if node.level:  # relative
                 parts = module.split(".")
-                home = ".".join([*parts[: len(parts) - node.level + package], *([home] if home else [])])
+                above = parts[: len(parts) - node.level + package]
+                home = ".".join([*above, home] if home else above)
             for alias in node.names:
                 yield alias.asname or alias.name, f"{home}.{alias.name}"
 
@@ -199,18 +206,24 @@ def imports(module: str, path: Path) -> frozenset[str]:
         local = not module.startswith("negbench.") and is_local(parts[0])
         if parts[0] not in ("negbench", module.split(".")[0]) and not local:
             continue
-        names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-        modules |= {name for name in names if name != "negbench" and locate(name) is not None}
+        for end in range(1, len(parts) + 1):
+            name = ".".join(parts[:end])
+            if name != "negbench" and locate(name) is not None:
+                modules.add(name)
     return frozenset(modules)
 
 
 def constant(tree: ast.Module | ast.ClassDef, name: str) -> object:
     """Return the literal value that a module or class assigns to a name, annotated or not; None if there is none."""
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, ast.Assign | ast.AnnAssign) and any(
-            isinstance(target, ast.Name) and target.id == name for target in targets
-        ):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        else:
+            continue
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             try:
                 return None if node.value is None else ast.literal_eval(node.value)
             except ValueError:
@@ -230,7 +243,7 @@ def canonical(node: object) -> str:
         parts = [f"{name}={canonical(value)}" for name, value in fields if value is not None and value != []]
         return f"{type(node).__name__}({','.join(parts)})"
     if isinstance(node, list):
-        return f"[{','.join([canonical(statement) for statement in _running(node)])}]"
+        return f"[{','.join([canonical(statement) for statement in _nodes_that_run(node)])}]"
     return f"{type(node).__name__}:{node!r}"
 
 
@@ -240,17 +253,19 @@ def _without_error_texts(node: ast.AST) -> ast.AST:
     if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
         call = node.exc
         arguments = [argument for argument in call.args if not _holds_text(argument)]
-        return ast.Raise(ast.Call(call.func, arguments, [k for k in call.keywords if not _holds_text(k)]), node.cause)
+        keywords = [keyword for keyword in call.keywords if not _holds_text(keyword)]
+        return ast.Raise(ast.Call(call.func, arguments, keywords), node.cause)
     return node
 
 
 def _holds_text(node: ast.AST) -> bool:
-    return any(
-        isinstance(part, ast.JoinedStr) or isinstance(getattr(part, "value", None), str) for part in ast.walk(node)
-    )
+    for part in ast.walk(node):
+        if isinstance(part, ast.JoinedStr) or isinstance(getattr(part, "value", None), str):
+            return True
+    return False
 
 
-def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+def _nodes_that_run(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield the nodes that run: no bare constants (docstrings), no blocks for type checkers."""
     for node in nodes:
         if isinstance(node, ast.If) and _of_type_checkers(node.test):
@@ -260,5 +275,5 @@ def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _of_type_checkers(test: ast.expr) -> bool:
-    named = isinstance(test, ast.Name | ast.Attribute)  # else it may be long
-    return named and ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    is_name = isinstance(test, ast.Name | ast.Attribute)  # else it may be long
+    return is_name and ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")

@@ -53,10 +53,10 @@ class SystemPart:
         from negbench.contracts import ComposesTexts
 
         cls = registry.get("backbones", config.backbone.name)
-        known = option_defaults(cls)
-        missing = [name for name in self.layer.get("backbone", {}) if name not in known]
-        if missing:
-            return f"backbone '{config.backbone.name}' has no option {missing[0]}"
+        options = option_defaults(cls)
+        for name in self.layer.get("backbone", {}):
+            if name not in options:
+                return f"backbone '{config.backbone.name}' has no option {name}"
         if self.stored and not cls.freezes(checked_options(cls, config.backbone.options)):  # type: ignore[attr-defined]
             return f"backbone '{config.backbone.name}' trains its image tower, so the batch is used"
         if self.composes and not issubclass(cls, ComposesTexts):
@@ -100,10 +100,10 @@ class System:
 
     def negatives_for(self, options: Mapping[str, Any]) -> Layer:
         """Return the configuration of the negatives, for the strategy's options as a run sets them."""
-        own = self.negatives["strategy"]
-        if options.get("name", own["name"]) != own["name"]:
+        strategy = self.negatives["strategy"]
+        if options.get("name", strategy["name"]) != strategy["name"]:
             return self.negatives
-        variant = options.get("variant", own.get("variant"))
+        variant = options.get("variant", strategy.get("variant"))
         return merge_layers([self.negatives, self.variants.get(variant, {})])
 
     def supported_parts(
@@ -116,19 +116,21 @@ class System:
         config = build_config([self.negatives, self.objective, *base])
         for path in config.plugins:
             registry.add_file(Path(path))
-        known = option_defaults(registry.get("backbones", config.backbone.name))
-        head = {"name": config.backbone.name} | {name: value for name, value in HEAD.items() if name in known}
+        options = option_defaults(registry.get("backbones", config.backbone.name))
+        head = {"name": config.backbone.name} | {name: value for name, value in HEAD.items() if name in options}
         supported = [SystemPart("base head", BASE, {"backbone": head})]
         remarks: list[str] = []
-        for part in (part for part in self.parts if part.factor in factors):
+        for part in self.parts:
+            if part.factor not in factors:
+                continue
             why = part.lacking(config, cache)
-            if why is None and "backbone" in part.layer:
-                options = {"name": config.backbone.name, **part.layer["backbone"]}
-                supported.append(replace(part, layer={**part.layer, "backbone": options}))
-            elif why is None:
-                supported.append(part)
-            else:
+            if why is not None:
                 remarks.append(f"{self.title} without its {part.what}: {why}")
+            elif "backbone" in part.layer:
+                section = {"name": config.backbone.name, **part.layer["backbone"]}
+                supported.append(replace(part, layer={**part.layer, "backbone": section}))
+            else:
+                supported.append(part)
         return tuple(supported), tuple(remarks)
 
 
@@ -145,28 +147,41 @@ def with_system(layers: Sequence[Layer], cache: "DataCache") -> tuple[dict[str, 
     Raises:
         UnknownNameError: a system or a factor that does not exist.
     """
-    given = [{key: value for key, value in layer.items() if key != "system"} for layer in layers]
-    named = [layer["system"] for layer in layers if "system" in layer]
-    if not named:
-        return merge_layers(given), ()
-    factors: dict[str, Any] = dict.fromkeys(FACTORS, PLAIN)
-    for choice in named:
-        factors |= choice if isinstance(choice, Mapping) else dict.fromkeys(FACTORS, choice)
-    for factor in factors:
-        if factor not in FACTORS:
-            raise UnknownNameError("factor of a system", factor, FACTORS)
-    chosen = {factor: system(str(name)) for factor, name in factors.items()}
+    settings = []
+    choices = []
+    for layer in layers:
+        settings.append({key: value for key, value in layer.items() if key != "system"})
+        if "system" in layer:
+            choices.append(layer["system"])
+    if not choices:
+        return merge_layers(settings), ()
+    by_factor = _systems_by_factor(choices)
     parts: list[SystemPart] = []
     remarks: list[str] = []
-    for own in dict.fromkeys(choice.name for choice in chosen.values()):
-        of_own = [name for name in FACTORS if chosen[name].name == own]
-        own_parts, missing = systems()[own].supported_parts(given, cache, of_own)
-        parts.extend(own_parts)
+    for name in dict.fromkeys(system.name for system in by_factor.values()):
+        factors = [factor for factor in FACTORS if by_factor[factor].name == name]
+        supported, missing = systems()[name].supported_parts(settings, cache, factors)
+        parts.extend(supported)
         remarks.extend(missing)
     parts.sort(key=lambda part: part.factor != BASE)  # the base is below the parts of any system
-    negatives = chosen["negatives"].negatives_for(merge_layers(given).get("strategy", {}))
-    whole = merge_layers([negatives, chosen["objective"].objective, *given])
+    negatives = by_factor["negatives"].negatives_for(merge_layers(settings).get("strategy", {}))
+    whole = merge_layers([negatives, by_factor["objective"].objective, *settings])
     return merge_layers([*(part.layer for part in parts), whole]), tuple(remarks)
+
+
+def _systems_by_factor(choices: Sequence[Any]) -> dict[str, System]:
+    """Return the system of each factor; of the choices, names or tables of factors, the last one counts.
+
+    Raises:
+        UnknownNameError: a system or a factor that does not exist.
+    """
+    names: dict[str, Any] = dict.fromkeys(FACTORS, PLAIN)
+    for choice in choices:
+        names |= choice if isinstance(choice, Mapping) else dict.fromkeys(FACTORS, choice)
+    for factor in names:
+        if factor not in FACTORS:
+            raise UnknownNameError("factor of a system", factor, FACTORS)
+    return {factor: system(str(name)) for factor, name in names.items()}
 
 
 def load_config(
@@ -187,7 +202,7 @@ def load_config(
     Raises:
         NegbenchError: one line that names the key and how to fix it.
     """
-    layers = [recipe_settings(recipe), flags or {}, *map(set_layer, sets)]
+    layers = [recipe_settings(recipe), flags or {}, *(set_layer(text) for text in sets)]
     if not any("system" in layer for layer in layers):
         config = build_config(layers)
         for remark in variant_remarks(config):
@@ -216,15 +231,14 @@ def variant_remarks(config: RunConfig) -> list[str]:
     variant = config.strategy.options.get("variant", "")
     settings = config.flat()
     remarks = []
-    for name, known in systems().items():
-        if known.negatives["strategy"]["name"] != config.strategy.name:
+    for name, published in systems().items():
+        if published.negatives["strategy"]["name"] != config.strategy.name:
             continue
-        for key, value in flatten(known.variants.get(variant, {})):
+        for key, value in flatten(published.variants.get(variant, {})):
             if settings[key] != value:
-                wanted = str(value).lower()
                 remarks.append(
                     f"{config.strategy.name}:variant={variant} with {key}={str(settings[key]).lower()}: that variant "
-                    f"goes with --set {key}={wanted}, as --system {name} sets it"
+                    f"goes with --set {key}={str(value).lower()}, as --system {name} sets it"
                 )
     return remarks
 

@@ -1,6 +1,7 @@
 """The conformance suite of backbones: what training, storing and scoring rely on, checked on a handful of pictures."""
 
 import copy
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +102,11 @@ class BackboneTestCase:
     def encoded_by(self, calls: Calls) -> Tensor:
         """[B, L, C] of the pictures, through the calls of a training step."""
         pixels = torch.stack([calls.backbone.preprocess(picture) for picture in self.pictures()])
-        return calls.image_features(lambda rows: pixels[rows].to(calls.backbone.device), torch.arange(len(pixels)))
+
+        def read(rows: Tensor) -> Tensor:
+            return pixels[rows].to(calls.backbone.device)
+
+        return calls.image_features(read, torch.arange(len(pixels)))
 
     def pictures(self) -> list[Image.Image]:
         """Seeded pictures of several shapes: coarse colours, so that no resize makes them alike."""
@@ -162,10 +167,13 @@ class BackboneTestCase:
 
     def test_the_seed_decides_the_weights(self, make: Make) -> None:
         """Same seed, same weights, bit for bit; another seed, others."""
-        one, same, other = (make(seed) for seed in (1, 1, 2))
+        one = make(1)
+        same = make(1)
+        other = make(2)
         weights = one.state_dict()
         others = other.state_dict()
-        assert all(torch.equal(weights[name], value) for name, value in same.state_dict().items())
+        for name, value in same.state_dict().items():
+            assert torch.equal(weights[name], value), name
         if self.drawn:
             assert any(not torch.equal(weights[name], others[name]) for name in weights)
             assert one.identity.sha256 != other.identity.sha256
@@ -187,10 +195,10 @@ class BackboneTestCase:
                 backbone.preprocess(Image.new("RGB", (9, 9)))
             return
         pixels = {mode: backbone.preprocess(Image.new(mode, (50, 80))) for mode in MODES}
-        for mode, shown in pixels.items():
-            assert shown.dtype == torch.float32, mode
-            assert shown.isfinite().all(), mode
-            assert shown.shape == (3, *pixels["RGB"].shape[1:]), mode
+        for mode, values in pixels.items():
+            assert values.dtype == torch.float32, mode
+            assert values.isfinite().all(), mode
+            assert values.shape == (3, *pixels["RGB"].shape[1:]), mode
         for picture in self.pictures():
             assert torch.equal(backbone.preprocess(picture), backbone.preprocess(picture))
 
@@ -236,8 +244,8 @@ class BackboneTestCase:
         _unit(queries, len(self.texts), backbone.identity.embedding_dim)
         torch.testing.assert_close(backbone.queries(features, tokens), queries, rtol=0, atol=1e-5)
         order = [2, 0]
-        chosen = backbone.queries(features[order], _rows(tokens, order))
-        torch.testing.assert_close(chosen, queries[order], rtol=0, atol=1e-5)
+        reordered = backbone.queries(features[order], _rows(tokens, order))
+        torch.testing.assert_close(reordered, queries[order], rtol=0, atol=1e-5)
         torch.testing.assert_close(backbone.queries(features[2:3], self.texts[2:3])[0], queries[2], rtol=0, atol=1e-5)
         torch.testing.assert_close(backbone.queries(features.half(), tokens), queries, rtol=0, atol=0.02)
 
@@ -257,7 +265,7 @@ class BackboneTestCase:
     def test_crossed_queries_equal_loops(self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]) -> None:
         """Crossing every reference (or reference text, if the family composes texts) with every text equals loops."""
         shape = 2, len(self.texts), backbone.identity.embedding_dim
-        pairs = [(r, p) for r in range(2) for p in range(len(self.texts))]
+        pairs = list(itertools.product(range(2), range(len(self.texts))))
         by_image = [backbone.queries(features[r : r + 1], self.texts[p : p + 1])[0] for r, p in pairs]
         for chunk in (1, 5, 1024):
             cases = [(backbone.cross_queries(features[:2], tokens, chunk=chunk), by_image)]
@@ -289,29 +297,31 @@ class BackboneTestCase:
             pytest.skip("the family freezes no part of its texts")
         backbone.eval()
         with torch.no_grad():
-            known = backbone.frozen_text({name: value.to(backbone.device) for name, value in tokens.items()})
-        assert {len(value) for value in known.values()} == {len(self.texts)}
+            frozen = backbone.frozen_text({name: value.to(backbone.device) for name, value in tokens.items()})
+        assert {len(value) for value in frozen.values()} == {len(self.texts)}
         want = self.embeddings(backbone, tokens)
-        for name, embedding in self.embeddings(backbone, known).items():
+        for name, embedding in self.embeddings(backbone, frozen).items():
             torch.testing.assert_close(embedding, want[name], rtol=0, atol=1e-6)
-        gradients = [self.gradients(backbone, texts) for texts in (tokens, known)]
-        assert gradients[0].keys() == gradients[1].keys()
-        for name, gradient in gradients[0].items():
-            torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
+        of_texts = self.gradients(backbone, tokens)
+        of_frozen = self.gradients(backbone, frozen)
+        assert of_texts.keys() == of_frozen.keys()
+        for name, gradient in of_texts.items():
+            torch.testing.assert_close(of_frozen[name], gradient, rtol=1e-4, atol=1e-6)
         with torch.no_grad():
             for parameter in backbone.parameters():
                 if parameter.requires_grad:
                     parameter.add_(0.1)
             again = backbone.frozen_text({name: value.to(backbone.device) for name, value in tokens.items()})
-        assert all(torch.equal(again[name], value) for name, value in known.items())
+        for name, value in frozen.items():
+            assert torch.equal(again[name], value), name
 
     # --- training ---------------------------------------------------------------------------------------------------
 
     def test_parameter_groups(self, backbone: Backbone) -> None:
         """Every trained parameter is in exactly one group, and no other is; no rate exceeds the run's."""
         groups = backbone.parameter_groups(1e-3, 0.1)
-        held = [id(p) for group in groups for p in group["params"]]
-        assert sorted(held) == sorted(id(p) for p in backbone.parameters() if p.requires_grad)
+        in_groups = [id(p) for group in groups for p in group["params"]]
+        assert sorted(in_groups) == sorted(id(p) for p in backbone.parameters() if p.requires_grad)
         assert groups[0]["lr"] == 1e-3  # the rate that a run logs
         assert all(0 < group["lr"] <= 1e-3 and group["weight_decay"] in (0.0, 0.1) for group in groups)
 
@@ -336,7 +346,8 @@ class BackboneTestCase:
             backbone.recompute(True)
             by_layer = self.step_gradients(Calls(backbone, 7), tokens)
             backbone.recompute(False)
-            assert all(torch.equal(by_layer[name], gradient) for name, gradient in whole.items())
+            for name, gradient in whole.items():
+                assert torch.equal(by_layer[name], gradient), name
         assert again.keys() == cut.keys() == whole.keys()
         for name, gradient in whole.items():
             assert torch.equal(again[name], gradient), name
@@ -362,14 +373,14 @@ class BackboneTestCase:
             features = self.encoded_by(calls)
         inputs = self.inputs(features, tokens)
         candidates = calls.candidates(features, inputs.pictures)
-        made = [calls.queries(inputs), calls.text_queries(inputs.tokens, inputs.rows, "target text")]
-        made += list(calls.cross_queries(inputs))
+        queries = [calls.queries(inputs), calls.text_queries(inputs.tokens, inputs.rows, "target text")]
+        queries += list(calls.cross_queries(inputs))
         if isinstance(backbone, HasSubQueries):
-            made += [sub.weight * sub.embeddings for sub in calls.sub_queries(inputs).values()]
+            queries += [sub.weight * sub.embeddings for sub in calls.sub_queries(inputs).values()]
         if isinstance(backbone, ComposesTexts):
-            made += [calls.compose_texts(inputs.tokens, inputs), *calls.cross_texts(inputs.tokens, inputs)]
+            queries += [calls.compose_texts(inputs.tokens, inputs), *calls.cross_texts(inputs.tokens, inputs)]
         targets = torch.arange(len(self.texts), device=candidates.device).roll(1)
-        scores = [relevance(embedded, candidates) / backbone.temperature for embedded in made]
+        scores = [relevance(embedded, candidates) / backbone.temperature for embedded in queries]
         torch.stack([torch.nn.functional.cross_entropy(table, targets) for table in scores]).sum().backward()
         return {name: p.grad.clone() for name, p in backbone.named_parameters() if p.grad is not None}
 
@@ -399,7 +410,7 @@ class BackboneTestCase:
         backbone = backbone.to(device)
         tokens = {name: tensor.to(device) for name, tensor in backbone.tokenize(self.texts).items()}
         exact = self.embeddings(backbone, tokens)
-        wanted = self.gradients(backbone, tokens)
+        exact_gradients = self.gradients(backbone, tokens)
         with torch.autocast(device, dtype):
             mixed = self.embeddings(backbone, tokens)
             backbone.zero_grad()
@@ -409,9 +420,10 @@ class BackboneTestCase:
             _unit(embeddings.cpu(), *exact[name].shape)
             distance = float((embeddings - exact[name]).norm(dim=-1).max())
             assert distance <= self.autocast_bounds[dtype], f"{name}: {distance}"
-        got = torch.cat([p.grad.flatten() for _, p in backbone.named_parameters() if p.grad is not None])
-        assert got.isfinite().all()
-        cosine = float(torch.cosine_similarity(got, torch.cat([g.flatten() for g in wanted.values()]), dim=0))
+        gradient = torch.cat([p.grad.flatten() for _, p in backbone.named_parameters() if p.grad is not None])
+        assert gradient.isfinite().all()
+        exact_gradient = torch.cat([part.flatten() for part in exact_gradients.values()])
+        cosine = float(torch.cosine_similarity(gradient, exact_gradient, dim=0))
         assert cosine >= self.gradient_bound, cosine
 
     @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -422,10 +434,10 @@ class BackboneTestCase:
         key = backbone.stored_key
         backbone.precision = precision
         assert (backbone.stored_key == key) == (precision == "fp32")
-        seen = Counter[torch.dtype]()
+        dtypes = Counter[torch.dtype]()
 
-        def note(module: nn.Module, given: object, output: Tensor) -> None:
-            seen[output.dtype] += 1
+        def note(module: nn.Module, inputs: object, output: Tensor) -> None:
+            dtypes[output.dtype] += 1
 
         for module in backbone.modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
@@ -435,8 +447,8 @@ class BackboneTestCase:
         backbone.train()
         with backbone.autocast():
             self.loss(backbone, self.encoded(backbone), tokens)
-        wanted = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-        assert seen.keys() <= {wanted}, seen
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+        assert dtypes.keys() <= {dtype}, dtypes
         assert {embedded.dtype for embedded in embeddings.values()} == {torch.float32}
 
     @torch.no_grad()

@@ -32,11 +32,9 @@ class RecomputedCalls(Calls):
 def _join(parts: Sequence[Any]) -> Any:
     if isinstance(parts[0], Tensor):
         return torch.cat(list(parts))
-    return {
-        name: SubQuery(
-            torch.cat([part[name].embeddings for part in parts]),
-            sub.weight,
-            torch.cat([part[name].present for part in parts]),
-        )
-        for name, sub in parts[0].items()
-    }
+    joined = {}
+    for name, sub in parts[0].items():
+        embeddings = torch.cat([part[name].embeddings for part in parts])
+        present = torch.cat([part[name].present for part in parts])
+        joined[name] = SubQuery(embeddings, sub.weight, present)
+    return joined

@@ -47,8 +47,8 @@ def loop_rank(data: Dataset, scores: Tensor, row: int) -> int:
     query = data.queries[row]
     gallery = [data.images[column] for column in data.groups[query.group].tolist()]
     rivals = {*gallery} - {query.target} - ({query.reference} if data.card.exclude_reference else set())
-    own = float(scores[row, data.target_columns[row]])
-    return 1 + sum(float(scores[row, data.column_of[image]]) >= own for image in rivals)
+    target_score = float(scores[row, data.target_columns[row]])
+    return 1 + sum(float(scores[row, data.column_of[image]]) >= target_score for image in rivals)
 
 
 def _rank(data: Dataset, scores: Tensor, block: int = 1024) -> QueryRanks:
@@ -77,7 +77,11 @@ class DatasetTestCase:
     @pytest.fixture
     def load(self, dataset: type[Dataset], options: Mapping[str, Any]) -> Callable[..., Dataset]:
         """Loader of the copy that accepts further options."""
-        return lambda **more: build(dataset, **{**options, **more})
+
+        def load_copy(**further_options: Any) -> Dataset:
+            return build(dataset, **{**options, **further_options})
+
+        return load_copy
 
     # --- what it is ----------------------------------------------------------------------------------------------
 
@@ -94,8 +98,8 @@ class DatasetTestCase:
         """The card describes the benchmark and names every metric once; one known in advance needs no file."""
         with note_files() as files:
             card = load(images=False).card
-        made = dataset.made_card(checked_options(dataset, options))
-        assert made is None or (made == card and not files)
+        card_in_advance = dataset.made_card(checked_options(dataset, options))
+        assert card_in_advance is None or (card_in_advance == card and not files)
         for field in ("name", "protocol", "version", "source", "licence", "gallery", "text_template"):
             assert getattr(card, field), field
         assert len(set(card.metrics)) == len(card.metrics)
@@ -190,8 +194,8 @@ class DatasetTestCase:
         """Every metric is 1, with all scores negative and the reference on top where it is not ranked."""
         scores = answer_key(val)
         if val.card.exclude_reference:
-            held = val.reference_columns >= 0
-            scores[held.nonzero()[:, 0], val.reference_columns[held]] = 9.0
+            in_corpus = val.reference_columns >= 0
+            scores[in_corpus.nonzero()[:, 0], val.reference_columns[in_corpus]] = 9.0
         metrics = val.evaluate(scores)
         assert metrics == pytest.approx(dict.fromkeys(metrics, 1.0), abs=2e-5)  # i-CIR's recall step is 1 / (n + 1e-5)
         assert val.card.main in metrics
@@ -222,9 +226,9 @@ class DatasetTestCase:
         """Per-query values average to the metric for all queries, some, and a stored table of ranks."""
         ranks = _rank(val, toy_table(val, 5, "ties"))
         some = ranks.select(range(0, len(ranks), 2))
-        for chosen in (ranks, some, QueryRanks.from_frame(ranks.to_frame())):
-            reported = val.summarise(chosen)
-            per_query = val.per_query(chosen, list(reported))
+        for table in (ranks, some, QueryRanks.from_frame(ranks.to_frame())):
+            reported = val.summarise(table)
+            per_query = val.per_query(table, list(reported))
             assert list(per_query) == list(reported)
             for name, value in reported.items():
                 assert per_query[name].mean == pytest.approx(value, abs=1e-9), name
@@ -262,10 +266,10 @@ class DatasetTestCase:
     def test_dev_part(self, train: Dataset) -> None:
         """No target is in both parts, in any epoch."""
         rest, dev = train.split_dev(0.4, 0)
-        held = {query.target for query in dev.queries}
+        dev_targets = {query.target for query in dev.queries}
         assert len(rest.queries) + len(dev.queries) == len(train.queries)
         for epoch in range(3):
-            assert held.isdisjoint({query.target for query in rest.at_epoch(epoch, 0).queries})
+            assert dev_targets.isdisjoint({query.target for query in rest.at_epoch(epoch, 0).queries})
 
     def test_epochs(self, train: Dataset) -> None:
         """An epoch is a function of its number and the seed; the images stay, so that feature rows stay valid."""

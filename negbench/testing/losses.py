@@ -84,16 +84,19 @@ class LossTestCase:
     def test_gradients_are_those_of_the_value(self, loss: Loss) -> None:
         """Gradients match numerical differentiation in float64, including the temperature's."""
         toy = toy_scores(3, 3, seed=2)
-        inputs = (toy.positive, toy.negatives, torch.tensor(0.3, dtype=torch.float64))
-        inputs = tuple(t.clone().requires_grad_() for t in inputs)  # type: ignore[assignment]
-        assert torch.autograd.gradcheck(lambda p, n, t: loss(p, n, toy.mask, toy.weights, temperature=t), inputs)
+        inputs = [toy.positive, toy.negatives, torch.tensor(0.3, dtype=torch.float64)]
+
+        def value(positive: Tensor, negatives: Tensor, temperature: Tensor) -> Tensor:
+            return loss(positive, negatives, toy.mask, toy.weights, temperature=temperature)
+
+        assert torch.autograd.gradcheck(value, [tensor.clone().requires_grad_() for tensor in inputs])
 
     def test_mask_equals_removal(self, loss: Loss) -> None:
         """A masked negative affects neither value nor gradient, whatever its score."""
         for seed in range(5):
             toy = toy_scores(1, 6, seed=seed)
-            kept = toy.mask[0]
-            want = loss(toy.positive, toy.negatives[:, kept], None, toy.weights[:, kept])
+            columns = toy.mask[0]
+            want = loss(toy.positive, toy.negatives[:, columns], None, toy.weights[:, columns])
             for garbage in (0.0, 1e30, math.inf, math.nan):
                 filled = toy.negatives.masked_fill(~toy.mask, garbage).requires_grad_()
                 temperature = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
@@ -176,13 +179,13 @@ class LossTestCase:
             with pytest.raises(ValueError, match="aspects"):
                 loss.evaluate(LossInput(toy.positive, toy.negatives, aspects=aspects))
             return
-        given = LossInput(toy.positive, toy.negatives, toy.mask, aspects=aspects)
-        value = loss.evaluate(given)
+        inputs = LossInput(toy.positive, toy.negatives, toy.mask, aspects=aspects)
+        value = loss.evaluate(inputs)
         assert value > loss(toy.positive, toy.negatives, toy.mask)
         assert _gradients(value, weight)[0] > 0
         # a row without a word of the aspect is left out, whatever its scores
         moved = dataclasses.replace(aspects[0], positive=aspects[0].positive - 9 * (~present).double())
-        assert loss.evaluate(dataclasses.replace(given, aspects=[moved])) == value
+        assert loss.evaluate(dataclasses.replace(inputs, aspects=[moved])) == value
 
     def test_candidates(self, loss: Loss) -> None:
         """A loss that takes none refuses them; one that does changes with them, and ignores masked ones.

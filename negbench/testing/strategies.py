@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 
 import pytest
 import torch
@@ -51,12 +51,12 @@ def _check_pool(pool: Tensor, view: ScoreView) -> None:
     assert not ((pool > 0) & ~view.allowed).any()
 
 
-def _same(got: Tensor, want: Tensor, why: str) -> None:
+def _same(pool: Tensor, want: Tensor, why: str) -> None:
     """Assert equal masks, or weights equal up to rounding; `why` they must be is a part of the message."""
-    if got.dtype == want.dtype == torch.bool:
-        assert torch.equal(got, want), why
+    if pool.dtype == want.dtype == torch.bool:
+        assert torch.equal(pool, want), why
     else:
-        torch.testing.assert_close(got, want, msg=lambda text: f"{why}\n{text}")
+        torch.testing.assert_close(pool, want, msg=lambda text: f"{why}\n{text}")
 
 
 class StrategyTestCase:
@@ -82,7 +82,7 @@ class StrategyTestCase:
     def test_form(self, strategy: Strategy) -> None:
         """[B, N] on the scores' device: a mask, or finite weights >= 0, for every precision and sign."""
         for small, dtype, device in itertools.product(_views(strategy), DTYPES, DEVICES):
-            view = _of_tables(small, lambda t, device=device: t.to(device), small.target.to(device))  # type: ignore[misc]
+            view = _of_tables(small, methodcaller("to", device), small.target.to(device))
             planes = {name: plane.to(dtype) for name, plane in view.planes.items()}
             view = _change_view(view, scores=view.scores.to(dtype), planes=planes)
             pool = strategy.pool(view)
@@ -143,7 +143,7 @@ class StrategyTestCase:
         for sign in SIGNS:
             view = _hide_undeclared(strategy, toy_view(30, 30, seed=11, sign=sign))
             order = torch.randperm(30, generator=torch.Generator().manual_seed(7))
-            moved = _of_tables(view, lambda t, order=order: t[:, order], order.argsort()[view.target])  # type: ignore[misc]
+            moved = _of_tables(view, itemgetter((slice(None), order)), order.argsort()[view.target])
             _same(strategy.pool(moved), strategy.pool(view)[:, order], "the order of the images must not matter")
 
     def test_disallowed_images_are_as_if_absent(self, strategy: Strategy) -> None:
@@ -183,11 +183,11 @@ class StrategyTestCase:
             column = torch.zeros_like(view.target)
             allowed = view.allowed.scatter(1, column[:, None], False)
             view = _hide_undeclared(strategy, _change_view(view, target=column, allowed=allowed))
-            made, there = ask_for_synthetic(strategy, toy_bank_step(strategy, view, tokens=tokens))
-            assert bool(there.any())
-            assert not bool(there[~allowed.any(1)].any())
+            negatives, present = ask_for_synthetic(strategy, toy_bank_step(strategy, view, tokens=tokens))
+            assert bool(present.any())
+            assert not bool(present[~allowed.any(1)].any())
             again, _ = ask_for_synthetic(strategy, toy_bank_step(strategy, view, tokens=tokens))
-            assert torch.equal(made, again)
+            assert torch.equal(negatives, again)
         assert global_generators() == state
 
     def test_order(self, strategy: Strategy) -> None:

@@ -48,9 +48,9 @@ def toy_view(
     """
     if not 1 <= columns <= _STEPS:
         raise ValueError(f"columns must be in 1..{_STEPS}, got {columns}")
-    made = _make_view(rows, columns, seed, sign, ties, dtype)
-    tables = {name: getattr(made, name).clone() for name in ("scores", "target", "allowed", "relevant", "kinds")}
-    return replace(made, **tables, planes={name: plane.clone() for name, plane in made.planes.items()})
+    view = _make_view(rows, columns, seed, sign, ties, dtype)
+    tables = {name: getattr(view, name).clone() for name in ("scores", "target", "allowed", "relevant", "kinds")}
+    return replace(view, **tables, planes={name: plane.clone() for name, plane in view.planes.items()})
 
 
 @lru_cache(256)
@@ -72,10 +72,10 @@ def _make_view(rows: int, columns: int, seed: int, sign: Sign, ties: bool, dtype
     allowed[2:3] = False
     relevant = torch.rand(rows, columns, generator=generator) < 0.2
     relevant.scatter_(1, target[:, None], True)
-    planes: dict[str, Tensor] = {
-        name: (torch.randint(-_STEPS, _STEPS + 1, (rows, columns), generator=generator).double() / _STEPS).to(dtype)
-        for name in PLANES
-    }
+    planes: dict[str, Tensor] = {}
+    for name in PLANES:
+        numbers = torch.randint(-_STEPS, _STEPS + 1, (rows, columns), generator=generator)
+        planes[name] = (numbers.double() / _STEPS).to(dtype)
     kinds = torch.randint(5, (rows, columns), generator=generator).masked_fill(relevant, 0).to(torch.int8)
     return ScoreView(scores.to(dtype), target, allowed, relevant=relevant, kinds=kinds, dim=64, planes=planes)
 
@@ -144,20 +144,23 @@ def toy_scores(
 
 def as_sets(pool: Tensor) -> list[set[int]]:
     """[B, N] mask or weights -> the columns of each row that are in the pool."""
-    return [{column for column, value in enumerate(row) if value > 0} for row in pool.tolist()]
+    sets = []
+    for row in pool.tolist():
+        sets.append({column for column, value in enumerate(row) if value > 0})
+    return sets
 
 
 def ranking(view: ScoreView, row: int) -> list[int]:
     """Allowed columns of one row by descending score, ties by column."""
     scores = view.scores[row].tolist()
-    allowed = view.allowed[row].tolist()
-    return sorted((j for j in range(len(scores)) if allowed[j]), key=lambda j: (-scores[j], j))
+    allowed = view.allowed[row].nonzero().squeeze(1).tolist()
+    return sorted(allowed, key=lambda column: -scores[column])  # `sorted` keeps the order of ties
 
 
 def ranking_below(view: ScoreView, row: int) -> list[int]:
     """Columns of `ranking` that score strictly less than the target."""
     scores = view.scores[row].tolist()
-    return [j for j in ranking(view, row) if scores[j] < scores[int(view.target[row])]]
+    return [column for column in ranking(view, row) if scores[column] < scores[int(view.target[row])]]
 
 
 # --- what every suite asserts ----------------------------------------------------------------------------------

@@ -370,7 +370,7 @@ def test_planning_reads_no_weights(lavis, monkeypatch, tmp_path):
     for name in ("read_checkpoint", "load_state", "assign"):
         monkeypatch.setattr(_lavis, name, refuse)
     monkeypatch.setattr(torch, "load", refuse)
-    monkeypatch.setattr(Blip2, "loaded", refuse)
+    monkeypatch.setattr(Blip2, "load_weights", refuse)
     base = outline(weights, config=config)
     assert (base.kind, base.name, base.frozen_images) == (Blip2, "blip2", True)
     assert not issubclass(base.kind, ComposesTexts)
