@@ -55,7 +55,8 @@ def _aspects_of(word: str) -> tuple[str, ...]:
 
 def words_of_wordpieces(pieces: Sequence[str]) -> list[str | None]:
     """Whole word of every WordPiece token ("##" marks a continuation); None for special tokens such as [CLS]."""
-    return _whole_words([piece.removeprefix("##") for piece in pieces], [piece.startswith("##") for piece in pieces])
+    joins = [piece.startswith("##") for piece in pieces]
+    return _whole_words([piece.removeprefix("##") for piece in pieces], joins)
 
 
 def words_of_clip_pieces(pieces: Sequence[str]) -> list[str | None]:

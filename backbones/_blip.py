@@ -293,8 +293,11 @@ class BlipFamily(Composed):
         state.setdefault("temp", torch.tensor(DEFAULT_TEMPERATURE))
         skeleton = cls(sizes.skeleton(), options, seed)
         dropped = _lavis.check_names(skeleton, state, sizes.layout, source.path)
-        unread = [name for name in dropped if _lavis.NAMED_IF_DROPPED.fullmatch(name)]
-        parts = dict.fromkeys("Qformer.cls" if name.startswith("Qformer.") else name.split(".")[0] for name in unread)
+        parts: dict[str, None] = {}  # each once, in order
+        for name in dropped:
+            if _lavis.NAMED_IF_DROPPED.fullmatch(name):
+                part = "Qformer.cls" if name.startswith("Qformer.") else name.split(".")[0]
+                parts[part] = None
         if lacks_temperature and options.temperature is None:
             _log.warning(_NO_TEMPERATURE, source.path, DEFAULT_TEMPERATURE)
         if parts:

@@ -309,12 +309,18 @@ def fit(state: Mapping[str, Any], model_names: Collection[str], where: str, pref
         return Fit(dict(state))
     inside = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     outside = [name for name in state if not name.startswith(prefix)]
-    left_out = tuple(dict.fromkeys(f"{name.split('.')[0]}.*" if "." in name else name for name in outside))
+    left_out = tuple(dict.fromkeys(_first_part(name) for name in outside))
     text = f"note: {where}: the prefix {prefix} of the tensors' names is dropped"
     if left_out:
         text += f"; {len(outside)} tensors outside of it are left out: {_some(left_out)}"
     _log.warning(text)
     return Fit(inside, prefix, left_out)
+
+
+def _first_part(name: str) -> str:
+    """Return "visual.*" of "visual.proj.weight"; a name without parts as it is."""
+    first, dot, _ = name.partition(".")
+    return f"{first}.*" if dot else name
 
 
 def _find_prefix(state: Mapping[str, Any], model_names: Collection[str], where: str) -> str:

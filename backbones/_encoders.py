@@ -161,9 +161,11 @@ class _Transformers:
 
     def texts_seen(self, texts: Sequence[str]) -> TextsSeen:
         ids = self._tokens(texts, "max_length" if self._most else "longest")["input_ids"]
+        if self._most is None:
+            return TextsSeen(ids)
         whole = self._processor.tokenizer(list(texts), truncation=False)["input_ids"]
-        longer = 0 if self._most is None else sum(len(tokens) > self._most for tokens in whole)
-        return TextsSeen(ids, longer, self._most or 0)
+        longer = sum(len(tokens) > self._most for tokens in whole)
+        return TextsSeen(ids, longer, self._most)
 
     def _tokens(self, texts: Sequence[str], padding: str) -> Any:
         limit = {} if self._most is None else {"truncation": True, "max_length": self._most}

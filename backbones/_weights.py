@@ -123,7 +123,8 @@ def parse_weights(spec: str, advice: Advice) -> Source:
     hub = hub_name(spec)
     if hub is None:
         raise WeightsError(f"backbone.weights {spec!r}: there is no such file or folder; {advice.fix}")
-    return Source("hub", hub_id=hub[0], revision=hub[1])
+    hub_id, revision = hub
+    return Source("hub", hub_id=hub_id, revision=revision)
 
 
 def files_of(source: Source, advice: Advice) -> tuple[Path, ...]:

@@ -60,7 +60,8 @@ def _half(points: Tensor, generator: torch.Generator) -> Tensor:
     centres = points[torch.randperm(len(points), generator=generator)[:2]]
     side = torch.zeros(len(points), dtype=torch.bool)
     for _ in range(_STEPS):
-        lean = relevance((centres[0] - centres[1])[None], points[:, None])
+        first, second = centres
+        lean = relevance((first - second)[None], points[:, None])
         before = side
         side = torch.zeros_like(side)
         half = -(-len(points) // 2)

@@ -51,19 +51,20 @@ def epoch_batches(
     if state.base is not None:
         seeds = splitmix(state.base, state.order).split(config.train.batch_size)[:steps]
 
-    def make_batch(rows: Tensor, seed: Tensor | None) -> Batch:
-        return Batch(
-            rows=rows,
-            negatives=None if draws is None else draws[rows],
-            tokens={name: value[rows] for name, value in tokens.items()},
-            keep=keep,
-            seed=seed,
-            clean=None if state.clean is None else state.clean[rows],
-        )
-
     done = len(state.losses)
-    batches = map(make_batch, chunks[done:], seeds[done:])
-    return read_ahead(scene.source, batches, partial(_pictures_of, scene.train))
+
+    def batches() -> Iterator[Batch]:
+        for rows, seed in zip(chunks[done:], seeds[done:], strict=True):
+            yield Batch(
+                rows=rows,
+                negatives=None if draws is None else draws[rows],
+                tokens={name: value[rows] for name, value in tokens.items()},
+                keep=keep,
+                seed=seed,
+                clean=None if state.clean is None else state.clean[rows],
+            )
+
+    return read_ahead(scene.source, batches(), partial(_pictures_of, scene.train))
 
 
 def _pictures_of(train: Split, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -65,7 +65,8 @@ def step_needs(run: OpenRun) -> list[Need]:
     tokens = backbone.identity.tokens_per_image
     width = backbone.identity.embedding_dim
     batch = min(config.train.batch_size, len(scene.train.dataset.queries))
-    drawn = config.train.draws if any(phase.refreshes for phase in phases_of(strategy, config)) else 0
+    mines = any(phase.refreshes for phase in phases_of(strategy, config))
+    drawn = config.train.draws if mines else 0
     corpus = max(len(split.dataset.images) for split in (scene.train, scene.val, scene.also or scene.val))
     parameters = sum(value.numel() for value in trained_state(backbone).values())
     slots: set[Slot] = set()

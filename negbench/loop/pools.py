@@ -26,9 +26,14 @@ def define_pools(now: ModelCache, phase: Phase, folder: RunFolder, generator: to
     state = now.state
     config = now.run.config
     epoch = state.epoch
-    num_negatives = config.train.draws
+    per_epoch = config.train.draws
     end = next((refresh for refresh in phase.refreshes if refresh > epoch), phase.end)
-    state.refresh += 1 if phase.is_last else 0
+    if phase.is_last:
+        state.refresh += 1
+        refresh = config.schedule.refresh_counts[state.refresh]
+    else:
+        refresh = phase.refreshes.index(epoch)
+    draws = (end - epoch) * per_epoch if config.mining.redraw else per_epoch
     scene = now.scene_to_mine()
     queries = len(scene.train.dataset.queries)
     with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
@@ -36,9 +41,9 @@ def define_pools(now: ModelCache, phase: Phase, folder: RunFolder, generator: to
         mined = mine(
             task,
             phase.mined,
-            refresh=config.schedule.refresh_counts[state.refresh] if phase.is_last else phase.refreshes.index(epoch),
-            draws=(end - epoch) * num_negatives if config.mining.redraw else num_negatives,
-            per_epoch=num_negatives if config.mining.replacement else None,
+            refresh=refresh,
+            draws=draws,
+            per_epoch=per_epoch if config.mining.replacement else None,
             generator=generator,
             files=PoolFiles(
                 written=_file(folder, state.refresh) if phase.is_last else None,

@@ -235,7 +235,7 @@ def _ignores_counts(strategy: Strategy, counts: Sequence[int]) -> bool:
 
     Tried on a table of random scores; False for a strategy that reads more than scores.
     """
-    last = parts_of(strategy)[-1][1]
+    _, last = parts_of(strategy)[-1]
     if last.scope != "corpus" or last.reads or last.reads_truth or list(counts) == [*range(len(counts))]:
         return False
     scores = torch.rand(4, 1000, generator=torch.Generator().manual_seed(0))

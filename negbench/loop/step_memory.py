@@ -152,7 +152,10 @@ class _LikeCuda(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in self._WIDE:
             return func(*args, **(kwargs or {}))
-        wide = [value.float() if isinstance(value, Tensor) and value.is_floating_point() else value for value in args]
+        wide = []
+        for value in args:
+            is_float = isinstance(value, Tensor) and value.is_floating_point()
+            wide.append(value.float() if is_float else value)
         with torch.autocast("cpu", enabled=False):
             return func(*wide, **(kwargs or {}))
 

@@ -347,11 +347,14 @@ def shared_statistics(shared: Tensor) -> list[tuple[int, dict[str, float]]]:
 def batch_behaviour(statistics: list[tuple[int, dict[str, float]]]) -> dict[str, float]:
     """Average over an epoch's batches, weighted by their rows; NaN if no batch has the statistic."""
     means = {}
-    for name in statistics[0][1]:
+    _, first_batch = statistics[0]
+    for name in first_batch:
         with_value = [(rows, batch[name]) for rows, batch in statistics if not math.isnan(batch[name])]
-        # a batch without negatives has pools of size 0, but no hardness and no rates
-        count = sum(rows for rows, batch in statistics if name == "pool_size" or not math.isnan(batch[name]))
-        means[name] = sum(rows * value for rows, value in with_value) / count if count else math.nan
+        count = sum(rows for rows, _ in with_value)
+        if name == "pool_size":  # a batch without negatives has pools of size 0, but no hardness and no rates
+            count = sum(rows for rows, _ in statistics)
+        total = sum(rows * value for rows, value in with_value)
+        means[name] = total / count if count else math.nan
     return means
 
 

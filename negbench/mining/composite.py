@@ -26,7 +26,7 @@ class Composite(Strategy):
     """Base class of composites: parts, and the options passed on to them."""
 
     parts: ClassVar[tuple[type[Strategy], ...]]
-    handed: ClassVar[tuple[Mapping[str, str], ...]]  # per part: its own option -> the composite's
+    option_names: ClassVar[tuple[Mapping[str, str], ...]]  # per part: its own option -> the composite's
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reads", _planes_of(self.members))  # making the members runs their own checks
@@ -35,7 +35,7 @@ class Composite(Strategy):
     def members(self) -> tuple[Strategy, ...]:
         """The parts with their options."""
         members = []
-        for part, names in zip(self.parts, self.handed, strict=True):
+        for part, names in zip(self.parts, self.option_names, strict=True):
             options = {option: getattr(self, name) for option, name in names.items()}
             try:
                 members.append(part(**options))
@@ -201,7 +201,7 @@ def _make_class(
     if len(set(names)) != len(names):
         raise OptionError(f"strategy {short_repr(name)} names {short_repr(Counter(names).most_common(1)[0][0])} twice")
     uses = Counter(field.name for part in parts for field in dataclasses.fields(part))
-    handed: list[dict[str, str]] = []
+    option_names: list[dict[str, str]] = []
     fields: list[tuple[str, Any, Any]] = []
     for key, part in zip(names, parts, strict=True):
         hints = typing.get_type_hints(part, include_extras=True)
@@ -211,11 +211,17 @@ def _make_class(
             new_names[field.name] = f"{prefix}_{field.name}" if uses[field.name] > 1 else field.name
         for field in dataclasses.fields(part):
             fields.append((new_names[field.name], hints[field.name], _copy_field(field, new_names)))
-        handed.append(new_names)
-    attributes |= {"__module__": __name__, "__doc__": base.__doc__, "parts": tuple(parts), "handed": tuple(handed)}
-    attributes["reads"] = _planes_of(parts)
-    attributes["reads_truth"] = any(part.reads_truth for part in parts)
-    attributes |= {"n_def": like.n_def, "schedule": like.schedule}
+        option_names.append(new_names)
+    attributes |= {
+        "__module__": __name__,
+        "__doc__": base.__doc__,
+        "parts": tuple(parts),
+        "option_names": tuple(option_names),
+        "reads": _planes_of(parts),
+        "reads_truth": any(part.reads_truth for part in parts),
+        "n_def": like.n_def,
+        "schedule": like.schedule,
+    }
     # a switch whose last part is a batch strategy is one itself
     kind = next(base for base in (BankStrategy, BatchStrategy, Strategy) if issubclass(like, base))
     if issubclass(like, BatchStrategy):

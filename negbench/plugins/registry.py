@@ -111,7 +111,8 @@ class Registry:
         by_name = self.plugins(kind)
         if name not in by_name:
             for plugin in by_name.values():
-                if plugin.origin != "built-in" and name in (plugin.origin, _name_of(plugin.module.rpartition(".")[2])):
+                _, _, module = plugin.module.rpartition(".")
+                if plugin.origin != "built-in" and name in (plugin.origin, _name_of(module)):
                     raise NegbenchError(
                         f"unknown {_SINGULAR[kind]} {short_repr(name)}: {plugin.origin} offers '{plugin.name}'"
                     )
@@ -530,8 +531,9 @@ def _plugin_class(plugin: Plugin) -> type:
         ) from error
     classes = _classes_of(plugin.kind, module)
     if len(classes) != 1:
+        _, base = _BASES[plugin.kind]
         raise NegbenchError(
-            f"{plugin.path or plugin.module} must define exactly one public {_BASES[plugin.kind][1]} class, "
+            f"{plugin.path or plugin.module} must define exactly one public {base} class, "
             f"found {[cls.__name__ for cls in classes]}"
         )
     return classes[0]
