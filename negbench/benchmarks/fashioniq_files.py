@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -10,7 +11,7 @@ from negbench.contracts import Query
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.errors import DataError, short_repr
-from negbench.files.captions import joined, listed
+from negbench.files.captions import join_captions, list_captions
 from negbench.files.image_files import ImageFiles
 from negbench.files.reader import Reader, check_type, get, image_id, strings
 from negbench.metrics.metric import Metric, hits
@@ -75,7 +76,7 @@ class FashionIQFormat(Dataset):
         reader = Reader.find(options.root, card, marker=f"captions/cap.{CATEGORIES[0]}.{split}.json", tree=TREE)
         relevance = _relevance(reader, split)
         parts = {name: _read_category(reader, name, split, options, relevance.get(name)) for name in CATEGORIES}
-        queries = [query for own, _ in parts.values() for query in own]
+        queries = [query for part_queries, _ in parts.values() for query in part_queries]
         names, groups = columns_of({name: gallery for name, (_, gallery) in parts.items()})
         data = cls(card, split, queries, names, groups, reader.content)
         files = ImageFiles.scan(reader.root, files=reader.files, tree=TREE) if images else None
@@ -90,9 +91,13 @@ class FashionIQFormat(Dataset):
         """
         if not len(ranks):
             raise DataError("no query to summarise")
-        each = {f"{c}/recall_at_{k}": Metric((hits(k),), group=c) for c in ranks.groups for k in RECALLS}
-        means = {f"average/recall_at_{k}": Metric((hits(k),), over="groups") for k in RECALLS}
-        return each | means | {"average/recall": Metric(tuple(hits(k) for k in RECALLS), over="groups")}
+        metrics = {}
+        for category, k in product(ranks.groups, RECALLS):
+            metrics[f"{category}/recall_at_{k}"] = Metric((hits(k),), group=category)
+        for k in RECALLS:
+            metrics[f"average/recall_at_{k}"] = Metric((hits(k),), over="groups")
+        metrics["average/recall"] = Metric(tuple(hits(k) for k in RECALLS), over="groups")
+        return metrics
 
 
 # --- files -------------------------------------------------------------------------------------------------------
@@ -103,32 +108,35 @@ def _read_category(
 ) -> tuple[list[Query], list[str]]:
     """Read the queries and gallery of one category."""
     path = reader.root / "captions" / f"cap.{category}.{split}.json"
-    entries = enumerate(reader.entries(path))
-    queries = [_query(entry, where, f"{category}-{split}-{n:05d}", category, options) for n, (where, entry) in entries]
+    queries = []
+    for number, (where, entry) in enumerate(reader.entries(path)):
+        queries.append(_query(entry, where, f"{category}-{split}-{number:05d}", category, options))
     if options.whole_split(split):
         gallery = reader.image_ids(reader.root / "image_splits" / f"split.{category}.{split}.json")
     elif split == "train":
         gallery = _drop_repeats(query.target for query in queries)
     else:
-        gallery = _drop_repeats(image for query in queries for image in (query.reference, query.target))
+        gallery = _drop_repeats(chain.from_iterable((query.reference, query.target) for query in queries))
     if relevance is not None:
         queries = _with_relevance(queries, relevance, set(gallery), f"relevance of {category} {split}", path)
     texts = _attributes(reader, category, split) if split == "train" else {}
-    if texts:
-        queries = [
-            dataclasses.replace(q, reference_text=texts.get(q.reference), target_text=texts.get(q.target or ""))
-            for q in queries
-        ]
-    return queries, gallery
+    if not texts:
+        return queries, gallery
+    described = []
+    for query in queries:
+        reference_text = texts.get(query.reference)
+        target_text = texts.get(query.target or "")
+        described.append(dataclasses.replace(query, reference_text=reference_text, target_text=target_text))
+    return described, gallery
 
 
 def _query(entry: Mapping[str, Any], where: str, name: str, category: str, options: FormatOptions) -> Query:
     captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
     if len(captions) != 2:
         raise DataError(f"{where}: key 'captions': expected 2 captions, got {short_repr(list(captions))}")
-    keys = ("candidate", "target")
-    reference, target = (image_id(get(entry, key, str, where), f"{where}: key '{key}'") for key in keys)
-    text = (listed if options.caption_mode == "comma" else joined)(*captions)
+    reference = image_id(get(entry, "candidate", str, where), f"{where}: key 'candidate'")
+    target = image_id(get(entry, "target", str, where), f"{where}: key 'target'")
+    text = list_captions(*captions) if options.caption_mode == "comma" else join_captions(*captions)
     return Query(name, reference, text, target, category, captions=captions)
 
 
@@ -161,8 +169,10 @@ def _attributes(reader: Reader, category: str, split: str) -> dict[str, str]:
     """Read image id -> 'is u1, u2, ..., up.' (distinct lower-case words; HyCoLe sec. 4.2.1), if it has any."""
     stem = f"asin2attr.{category}.{split}"
     path = reader.first(f"{stem}.new.json", f"{stem}.json")
+    if path is None:
+        return {}
     texts = {}
-    for name, lists in {} if path is None else check_type(reader.json(path), dict, str(path)).items():
+    for name, lists in check_type(reader.json(path), dict, str(path)).items():
         where = f"{path}: key {short_repr(name)}"
         parts = [strings(part, f"{where}[{index}]") for index, part in enumerate(check_type(lists, list, where))]
         words: dict[str, None] = {}

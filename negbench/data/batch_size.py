@@ -15,17 +15,19 @@ _BYTES = 2**21  # of an item: the largest operation of EMBED_BATCH takes at most
 _MULTIPLE = 8  # of which a smaller batch is one
 
 
-def batch_size(most: int, operation_bytes: int) -> int:
-    """Return how many items pass at once: `most`, or fewer where an item takes much memory.
+def batch_size(limit: int, operation_bytes: int) -> int:
+    """Return how many items pass at once: `limit`, or fewer where an item takes much memory.
 
     Args:
-        most: EMBED_BATCH or ENCODE_BATCH.
+        limit: EMBED_BATCH or ENCODE_BATCH.
         operation_bytes: what the largest operation reads and writes for one item (`largest_operation`).
     """
-    fitting = most * _BYTES // max(1, operation_bytes)
-    if fitting >= most:
-        return most
-    return max(1, fitting // _MULTIPLE * _MULTIPLE or fitting)
+    fitting = limit * _BYTES // max(1, operation_bytes)
+    if fitting >= limit:
+        return limit
+    if fitting >= _MULTIPLE:
+        return fitting // _MULTIPLE * _MULTIPLE
+    return max(1, fitting)
 
 
 def largest_operation(compute: Callable[[int], object]) -> int:
@@ -44,9 +46,9 @@ def largest_operation(compute: Callable[[int], object]) -> int:
 
 def _operations(compute: Callable[[int], object], items: int) -> list[int]:
     """Return the bytes that each operation read and wrote."""
-    with _Operations() as seen:
+    with _Operations() as operations:
         compute(items)
-    sizes: list[int] = seen.bytes
+    sizes: list[int] = operations.bytes
     return sizes
 
 

@@ -46,6 +46,11 @@ from negbench.machine.room import Need, check_disk
 
 Progress = Callable[[int], None]
 
+
+def _no_progress(count: int) -> None:
+    """Report nothing."""
+
+
 _log = logging.getLogger("negbench")
 _FORMAT = "negbench-features-2"
 _DTYPE = torch.float16  # as kept on disk
@@ -104,11 +109,13 @@ class FeatureStore:
     """
 
     def __init__(self, root: Path, key: str, shape: tuple[int, int], batch: int = ENCODE_BATCH) -> None:
-        plain = key != "" and not key.startswith(".") and all(c.isalnum() or c in "-_." for c in key)
+        plain = bool(key) and not key.startswith(".") and all(letter.isalnum() or letter in "-_." for letter in key)
         check_option("key", key, plain, "letters, digits, '-', '_' and '.'")
         self.root = Path(root)
         self.folder = self.root / "features" / f"{key}-{batch}"
-        self.key, self.shape, self.batch = key, (shape[0], shape[1]), batch
+        self.key = key
+        self.shape = (shape[0], shape[1])
+        self.batch = batch
         self._shards: dict[str, _Shard] = {}
         self._damaged: dict[str, str] = {}
         self._gone = False  # whether shards have vanished
@@ -145,7 +152,7 @@ class FeatureStore:
         *,
         device: torch.device | str | None = None,
         workers: int | None = None,
-        progress: Progress = lambda count: None,
+        progress: Progress = _no_progress,
     ) -> int:
         """Encode what is not stored yet. One process encodes at a time; those that wait reuse what it stored.
 
@@ -224,9 +231,11 @@ class FeatureStore:
 
     def _check(self, contents: Iterable[bytes]) -> None:
         """Compare the shards that hold any of `contents` with their checksums; forget the damaged ones."""
-        wanted = set(contents)
+        contents = set(contents)
         for name, shard in list(self._shards.items()):
-            if not (wanted.isdisjoint(shard.contents) or _holds(self.folder / name, shard.stamp, shard.checksum)):
+            if contents.isdisjoint(shard.contents):
+                continue
+            if not _matches_checksum(self.folder / name, shard.stamp, shard.checksum):
                 self._forget(name, "its features do not match their checksum")
                 del self._shards[name]
         self._index()
@@ -239,14 +248,14 @@ class FeatureStore:
     def _refresh(self) -> None:
         """Reread the folder: open new shards, forget those that are gone."""
         names = {path.name for path in self.folder.glob("*.safetensors")}
-        known = self._shards.keys() | self._damaged.keys()
-        if names == known:
+        names_before = self._shards.keys() | self._damaged.keys()
+        if names == names_before:
             return
-        self._gone |= bool(known - names)
-        for name in known - names:
+        self._gone |= bool(names_before - names)
+        for name in names_before - names:
             self._shards.pop(name, None)
             self._damaged.pop(name, None)
-        for name in sorted(names - known):
+        for name in sorted(names - names_before):
             try:
                 self._shards[name] = self._open(self.folder / name)
             except FileNotFoundError:
@@ -256,8 +265,11 @@ class FeatureStore:
         self._index()
 
     def _index(self) -> None:
+        """Sort the shards by name, and number the rows through them in order."""
         self._shards = dict(sorted(self._shards.items()))
-        contents = [content for shard in self._shards.values() for content in shard.contents]
+        contents: list[bytes] = []
+        for shard in self._shards.values():
+            contents += shard.contents
         self._row = {content: row for row, content in enumerate(contents)}
 
     def _open(self, path: Path) -> "_Shard":
@@ -281,11 +293,11 @@ class FeatureStore:
                 f"{path} holds features {list(features.shape[1:])} {features.dtype}, but the backbone gives "
                 f"{list(self.shape)} {_DTYPE}: its feature_key must distinguish the two"
             )
-        raw = hashes.numpy().tobytes()
+        contents = [row.tobytes() for row in hashes.numpy()]
         status = path.stat()
         stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
         offset = 8 + length + int(json.loads(header)["features"]["data_offsets"][0])
-        return _Shard([raw[i : i + 32] for i in range(0, len(raw), 32)], features, metadata["features"], stamp, offset)
+        return _Shard(contents, features, metadata["features"], stamp, offset)
 
     def _write(self, contents: Sequence[bytes], features: Tensor) -> None:
         """Add a shard; only with the lock held."""
@@ -326,7 +338,7 @@ class _Shard:
     offset: int  # where its features begin in the file
 
 
-def _holds(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
+def _matches_checksum(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
     """Whether a shard's features are those that were written.
 
     Reads the file once per process for each `stamp` (inode, size, modification time in ns), unless it was written a
@@ -356,7 +368,10 @@ class _Job:
     """One writer's pass over the images that are not stored."""
 
     def __init__(self, store: FeatureStore, backbone: Backbone, device: torch.device, workers: int | None) -> None:
-        self.store, self.backbone, self.device, self.workers = store, backbone.to(device), device, workers
+        self.store = store
+        self.backbone = backbone.to(device)
+        self.device = device
+        self.workers = workers
         # the shard in progress
         self._contents: list[bytes] = []
         self._features: list[Tensor] = []
@@ -415,25 +430,28 @@ class _Job:
         """Encode [b, 3, H, W] pixels as [b, L, C] float16 on the CPU, in a batch of the store's size."""
         store = self.store
         padding = pixels[:1].expand(store.batch - len(pixels), *pixels.shape[1:])
-        whole = torch.cat([pixels, padding])
-        features = self.backbone.image_features(whole.to(self.device, non_blocking=True))
+        batch = torch.cat([pixels, padding])
+        features = self.backbone.image_features(batch.to(self.device, non_blocking=True))
         if features.shape != (store.batch, *store.shape):
             raise NegbenchError(
                 f"{type(self.backbone).__name__}.image_features returned {tuple(features.shape)} for {store.batch} "
                 f"images, but the store expects {store.shape} per image"
             )
         features = features[: len(items)]
-        stored = features.to(_DTYPE)
-        fits = torch.isfinite(stored).flatten(1).all(1).tolist()
+        halves = features.to(_DTYPE)
+        fits = torch.isfinite(halves).flatten(1).all(1).tolist()
         if not all(fits):
             worst = fits.index(False)
             _, image, path = items[worst]
             value = float(features[worst].float().abs().max())
             what = f"a feature of {value:g}" if value < float("inf") else "a feature that is not finite"
-            most = torch.finfo(_DTYPE).max
-            raise NegbenchError(f"image '{image}' ({path}) has {what}: the store's limit is {most:g} (float16)")
-        return stored.cpu()
+            limit = torch.finfo(_DTYPE).max
+            raise NegbenchError(f"image '{image}' ({path}) has {what}: the store's limit is {limit:g} (float16)")
+        return halves.cpu()
 
 
 def _device_of(backbone: Backbone) -> torch.device:
-    return next(iter([*backbone.parameters(), *backbone.buffers()]), torch.empty(0)).device
+    """Return the device of a backbone's weights; the CPU if it has none."""
+    for tensor in (*backbone.parameters(), *backbone.buffers()):
+        return tensor.device
+    return torch.device("cpu")

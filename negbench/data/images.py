@@ -52,19 +52,22 @@ def with_features(dataset: Dataset, backbone: Backbone, config: RunConfig) -> Da
 
 def reads_pixels(config: ResolvedConfig) -> bool:
     """Whether one of a run's backbones reads image files."""
-    names = [config.backbone.name, *(other.name for other in config.mining.backbones)]
-    return not all(issubclass(registry.get("backbones", name), HoldsFeatures) for name in names)
+    for section in (config.backbone, *config.mining.backbones):
+        if not issubclass(registry.get("backbones", section.name), HoldsFeatures):
+            return True
+    return False
 
 
 def unfamiliar_images(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
     """Return a warning if the backbone's weights were not trained on images like the data set's; else nothing."""
-    known = backbone.learned_from
+    trained_on = backbone.learned_from
     data = config.dataset.name
-    if not known or data in known:
+    if not trained_on or data in trained_on:
         return []
+    pictures = " and ".join(trained_on)
     return [
-        f"backbone '{config.backbone.name}' was trained only on the pictures of {' and '.join(known)}, not on those of "
-        f"{data}: use it to try things out; for results use clip, blip, blip2 or your own embeddings (precomputed)"
+        f"backbone '{config.backbone.name}' was trained only on the pictures of {pictures}, not on those of {data}: "
+        "use it to try things out; for results use clip, blip, blip2 or your own embeddings (precomputed)"
     ]
 
 
@@ -74,8 +77,8 @@ def earlier_training(config: RunConfig, backbone: Outline) -> list[str]:
     What is known: the record of the run that made them, the name of the file, folder or hub repository, and
     `Backbone.fine_tuned`. Where a name leaves open which data set it was, each one that it may be is remarked on.
     """
-    known = _known_training(config, backbone)
-    return [f"backbone.weights: {known}: every strategy begins where that training ended"] if known else []
+    training = _known_training(config, backbone)
+    return [f"backbone.weights: {training}: every strategy begins where that training ended"] if training else []
 
 
 def _known_training(config: RunConfig, backbone: Outline) -> str:
@@ -86,21 +89,23 @@ def _known_training(config: RunConfig, backbone: Outline) -> str:
         if recorded:
             return f"a run trained them on {data} ({folder.name})" if recorded == data else ""
     for file in backbone.files:
-        whose, datasets = _AS_PUBLISHED.get(file.name, ("", ()))
-        if data in datasets:
-            open_end = ", unknown which" if len(datasets) > 1 else ""
-            return f"{file.name} is the name under which {whose}, trained on {' or '.join(datasets)}{open_end}"
+        whose, candidates = _AS_PUBLISHED.get(file.name, ("", ()))
+        if data in candidates:
+            open_end = ", unknown which" if len(candidates) > 1 else ""
+            return f"{file.name} is the name under which {whose}, trained on {' or '.join(candidates)}{open_end}"
     for name in _names_of_weights(config, backbone):
-        spelled = _datasets_in(name)
-        if spelled:
-            return f"by their name, {name}, they are trained on {' and '.join(spelled)}" if data in spelled else ""
+        datasets = _datasets_in(name)
+        if datasets:
+            return f"by their name, {name}, they are trained on {' and '.join(datasets)}" if data in datasets else ""
     return backbone.fine_tuned
 
 
 def _names_of_weights(config: RunConfig, backbone: Outline) -> list[str]:
     """Return the names of the weights' files, and the last part of each path or hub id of `backbone.weights`."""
-    named = str(config.backbone.options.get("weights") or "").removeprefix("lavis:").split(",")
-    return [*(file.name for file in backbone.files), *(Path(part).name for part in named)]
+    weights = str(config.backbone.options.get("weights") or "").removeprefix("lavis:")
+    names = [file.name for file in backbone.files]
+    names += [Path(part).name for part in weights.split(",")]
+    return names
 
 
 def _datasets_in(name: str) -> list[str]:
@@ -127,9 +132,10 @@ def check_pictures(parts: Sequence[Dataset], also: Dataset | None) -> None:
     for part in parts:
         if part is not also:
             ours.update(part.image_paths())
-    shared = [image for image, path in theirs.items() if ours.get(image, path) != path]
-    known, other = (content_hashes({image: paths[image] for image in shared}, cache_dir()) for paths in (ours, theirs))
-    image = next((image for image in shared if known[image] != other[image]), None)
-    if image:
-        where = f"{theirs[image]} in the data set of eval.also, {ours[image]} in the run's data"
-        raise DataError(f"eval.also: {image} is {where}: rename one")
+    common = [image for image, path in theirs.items() if ours.get(image, path) != path]
+    our_hashes = content_hashes({image: ours[image] for image in common}, cache_dir())
+    their_hashes = content_hashes({image: theirs[image] for image in common}, cache_dir())
+    for image in common:
+        if our_hashes[image] != their_hashes[image]:
+            where = f"{theirs[image]} in the data set of eval.also, {ours[image]} in the run's data"
+            raise DataError(f"eval.also: {image} is {where}: rename one")

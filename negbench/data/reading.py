@@ -30,7 +30,8 @@ from negbench.machine.files import cache_dir
 from negbench.machine.free_memory import size
 from negbench.machine.hardware import cores
 
-_LEAST_THREADS, _MOST_THREADS = 4, 32
+_LEAST_THREADS = 4
+_MOST_THREADS = 32
 _ITEMS_AHEAD = 2  # batches or blocks whose images are read before they are asked for
 _AHEAD_BYTES = 2**30  # of them, at most
 _LOAD_BYTES = 64 * 2**20  # of features that pass to a GPU at a time
@@ -51,11 +52,12 @@ def reading_pool(workers: int | None) -> ThreadPoolExecutor:
 
     A forked process, and another number of threads, get a new one; the threads of the last one end with it.
     """
-    wanted = (os.getpid(), reading_threads(workers))
-    if wanted not in _pools:
+    count = reading_threads(workers)
+    key = (os.getpid(), count)
+    if key not in _pools:
         _pools.clear()
-        _pools[wanted] = ThreadPoolExecutor(wanted[1], thread_name_prefix="negbench-read")
-    return _pools[wanted]
+        _pools[key] = ThreadPoolExecutor(count, thread_name_prefix="negbench-read")
+    return _pools[key]
 
 
 @dataclass(eq=False)
@@ -82,7 +84,9 @@ class RowSource(ABC):
     """
 
     def __init__(self, device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.device, self.shape, self.dtype = device, shape, dtype
+        self.device = device
+        self.shape = shape
+        self.dtype = dtype
         self.workers: int | None = None
         self._readings: list[Reading] = []
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -131,17 +135,18 @@ class RowSource(ABC):
             parts.append((in_memory, self._rows_in_memory(index[in_memory])))
         for reading in self._readings:
             place = _places(reading.index, index)
-            found = (place >= 0) & lacking
-            if bool(found.any()):
-                parts.append((found, _select(self._values(reading), place[found])))
-                lacking &= ~found
+            read_ahead = (place >= 0) & lacking
+            if bool(read_ahead.any()):
+                parts.append((read_ahead, _select(self._values(reading), place[read_ahead])))
+                lacking &= ~read_ahead
         if bool(lacking.any()):
-            wanted = index[lacking]
-            reading = self._start(_each_once(wanted))
-            parts.append((lacking, _select(self._values(reading), _places(reading.index, wanted))))
-        if bool(parts[-1][0].all()):
-            return parts[-1][1]
-        result = parts[-1][1].new_empty(len(index), *self.shape)
+            positions = index[lacking]
+            reading = self._start(_each_once(positions))
+            parts.append((lacking, _select(self._values(reading), _places(reading.index, positions))))
+        last, values_of_last = parts[-1]
+        if bool(last.all()):
+            return values_of_last
+        result = values_of_last.new_empty(len(index), *self.shape)
         for which, values in parts:
             result[which.to(result.device)] = values
         return result
@@ -254,19 +259,21 @@ def read_ahead(
     if source.in_memory:
         yield from items
         return
-    waiting = deque[tuple[Item, list[Reading | None]]]()
+    waiting = deque[Item]()
+    readings = deque[list[Reading | None]]()  # of each item that waits
     try:
         for item in items:
-            waiting.append((item, [source.announce(index) for index in images_of(item)]))
+            readings.append([source.announce(index) for index in images_of(item)])
+            waiting.append(item)
             if len(waiting) > _ITEMS_AHEAD:
-                yield waiting[0][0]
-                source.forget(waiting.popleft()[1])
+                yield waiting.popleft()
+                source.forget(readings.popleft())
         while waiting:
-            yield waiting[0][0]
-            source.forget(waiting.popleft()[1])
+            yield waiting.popleft()
+            source.forget(readings.popleft())
     finally:
-        for _, readings in waiting:
-            source.forget(readings)
+        for of_item in readings:
+            source.forget(of_item)
 
 
 class InTurn:
@@ -278,17 +285,19 @@ class InTurn:
     """
 
     def __init__(self, source: RowSource, parts: Sequence[Tensor]) -> None:
-        self._source, self._parts = source, parts
+        self._source = source
+        self._parts = parts
         self._reading: Reading | None = None  # of the part that comes now
 
     def __call__(self, index: Tensor) -> Tensor:
         """Return the images at these positions, a part or others."""
-        now, self._reading = self._reading, None
+        current = self._reading
+        self._reading = None
         for part, following in pairwise(self._parts):
             if torch.equal(part, index):
                 self._reading = self._source.announce(following)
         values = self._source(index)
-        self._source.forget([now])
+        self._source.forget([current])
         return values
 
 
@@ -357,7 +366,8 @@ class MappedRows:
             out.copy_(shard.rows[place])
             return
         target = memoryview(out.view(-1).view(torch.uint8).numpy().data)
-        start, done = shard.offset + place * len(target), 0
+        start = shard.offset + place * len(target)
+        done = 0
         while done < len(target):
             count = os.preadv(file, [target[done:]], start + done)
             if count == 0:
@@ -397,9 +407,9 @@ class StoredFeatures(RowSource):
         super().__init__(device, shape, dtype)
         self._rows = rows
         self._position = position  # [N] the stored row of each; those of equal pictures are the same
-        stored, inverse = position.unique(return_inverse=True)
+        rows_stored, inverse = position.unique(return_inverse=True)
         places = torch.arange(len(position))
-        first = torch.full_like(stored, len(position)).scatter_reduce_(0, inverse, places, "amin")
+        first = torch.full_like(rows_stored, len(position)).scatter_reduce_(0, inverse, places, "amin")
         self._firsts = first.sort().values  # [U] the first position of each stored row
         self._number = first.argsort().argsort()[inverse]  # [N] which of these a position is
         self._table: Tensor | None = None  # the first of them that are held
@@ -432,8 +442,9 @@ class StoredFeatures(RowSource):
         where = "the GPU's memory" if self.device.type == "cuda" else "memory"
         if self.in_memory:
             return f"{size(self.total_bytes)} of features: held in {where}"
-        held = f"{size(self.held_bytes)} held in {where}, the others are" if self.held_bytes else "they are"
-        return f"{size(self.total_bytes)} of features: {held} read ahead by {reading_threads(self.workers)} threads"
+        text = f"{size(self.total_bytes)} of features: "
+        text += f"{size(self.held_bytes)} held in {where}, the others are" if self.held_bytes else "they are"
+        return f"{text} read ahead by {reading_threads(self.workers)} threads"
 
     @torch.inference_mode(False)
     def hold(self, budget_bytes: int) -> None:
@@ -496,8 +507,11 @@ class PictureSource(RowSource):
     ) -> None:
         blank = backbone.transform(Image.new("RGB", (32, 32)))
         super().__init__(device, tuple(blank.shape), blank.dtype)
-        self._transform, self._file, self._contents, self._stamps = backbone.transform, file, contents, stamps
-        self._ids = [*file]
+        self._transform = backbone.transform
+        self._file = file
+        self._contents = contents
+        self._stamps = stamps
+        self._ids = list(file)
         self._large = threading.Lock()
 
     def _fill(self, position: int, out: Tensor) -> None:

@@ -75,8 +75,15 @@ class Splits:
 
     def pictures(self) -> str:
         """Return a digest of the image files' contents as they are now; empty for splits loaded without images."""
-        files = {image: path for part in self.parts for image, path in part.image_paths().items()}
-        return digest(files, cache_dir())
+        return digest(_image_paths(self.parts), cache_dir())
+
+
+def _image_paths(parts: Iterable[Dataset]) -> dict[str, Path]:
+    """Return image id -> file over some data sets."""
+    paths: dict[str, Path] = {}
+    for part in parts:
+        paths |= part.image_paths()
+    return paths
 
 
 def needs_dev(config: RunConfig) -> bool:
@@ -110,8 +117,11 @@ class Split:
     @cached_property
     def text_number(self) -> Tensor:
         """[Q, K] int64, one number per token tensor: two rows are equal if their texts tokenise alike."""
-        flat = (value.reshape(len(value), -1) for value in self.tokens.values())
-        return torch.stack([torch.unique(value, dim=0, return_inverse=True)[1] for value in flat], dim=1)
+        numbers = []
+        for value in self.tokens.values():
+            _, number = torch.unique(value.reshape(len(value), -1), dim=0, return_inverse=True)
+            numbers.append(number)
+        return torch.stack(numbers, dim=1)
 
     def texts(self, backbone: Backbone) -> Tokens:
         """Return `frozen_texts` of `tokens`, computed with the first backbone that asks."""
@@ -119,19 +129,23 @@ class Split:
             self._texts.append(frozen_texts(backbone, self.tokens))
         return self._texts[0]
 
-    def excluded(self, mining: MiningConfig) -> Ragged | None:
+    def excluded_columns(self, mining: MiningConfig) -> Ragged | None:
         """Return Q rows of columns that the run never draws, besides the target; None if nothing is excluded."""
         dataset = self.dataset
         if not (mining.exclude_reference or mining.exclude_relevant or mining.exclude_subset):
             return None
-        known = dataset.answers if mining.exclude_relevant else None
-        rows: list[list[int]] = [[] if known is None else known.row(i).tolist() for i in range(len(dataset.queries))]
-        if mining.exclude_reference:
-            for row, column in zip(rows, dataset.reference_columns.tolist(), strict=True):
-                row.extend([column] if column >= 0 else [])
-        if mining.exclude_subset:
-            for row, query in zip(rows, dataset.queries, strict=True):
-                row.extend(dataset.column_of[image] for image in query.subset if image in dataset.column_of)
+        answers = dataset.answers if mining.exclude_relevant else None
+        references = dataset.reference_columns.tolist()
+        rows: list[list[int]] = []
+        for number, query in enumerate(dataset.queries):
+            columns: list[int] = []
+            if answers is not None:
+                columns += answers.row(number).tolist()
+            if mining.exclude_reference and references[number] >= 0:
+                columns.append(references[number])
+            if mining.exclude_subset:
+                columns += [dataset.column_of[image] for image in query.subset if image in dataset.column_of]
+            rows.append(columns)
         return Ragged.of(rows)
 
     def batch_allowed(self, slot: Slot, rows: Tensor, mining: MiningConfig) -> Tensor:
@@ -154,9 +168,12 @@ class Split:
         if slot in ("target", "query"):
             allowed = self.allowed_images(rows, targets, mining)
             return allowed if slot == "target" else allowed.T
-        kept = mining.model_copy(update={"exclude_reference": False})
-        same = [~self.batch_allowed(other, rows, kept) for other in ("reference", "modification", "target")]
-        allowed = allowed_triples(*same)
+        with_references = mining.model_copy(update={"exclude_reference": False})
+        allowed = allowed_triples(
+            reference=~self.batch_allowed("reference", rows, with_references),
+            modification=~self.batch_allowed("modification", rows, with_references),
+            target=~self.batch_allowed("target", rows, with_references),
+        )
         if mining.exclude_reference:
             allowed &= (self.references[rows][:, None] != self.images[targets][None, :])[:, None]
         return allowed
@@ -164,11 +181,13 @@ class Split:
     def allowed_images(self, rows: Tensor, columns: Tensor, mining: MiningConfig) -> Tensor:
         """Return [B, C] bool: whether image `columns[c]` may be a negative of query `rows[i]`."""
         allowed = self.dataset.target_columns[rows][:, None] != columns[None, :]
-        key = mining.exclude_reference, mining.exclude_relevant, mining.exclude_subset
+        key = (mining.exclude_reference, mining.exclude_relevant, mining.exclude_subset)
         if key not in self._excluded:
-            self._excluded[key] = self.excluded(mining)
+            self._excluded[key] = self.excluded_columns(mining)
         excluded = self._excluded[key]
-        return allowed if excluded is None else allowed & ~excluded.among(rows, columns, len(self.dataset.images))
+        if excluded is not None:
+            allowed &= ~excluded.among(rows, columns, len(self.dataset.images))
+        return allowed
 
     def relevant_images(self, rows: Tensor, columns: Tensor) -> Tensor | None:
         """Return [B, C] bool: whether `columns[c]` is known to be relevant to query `rows[i]`; None if unknown."""
@@ -188,8 +207,11 @@ def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> 
         [B, B, B] bool for (r_a, m_b, t_c).
     """
     count = len(reference)
-    own = (reference[:, None] & modification[None]).reshape(count * count, count).float()  # (a, b) are those of query j
-    return ((own @ target.float()) == 0).reshape(count, count, count)
+    pair_of_query = (reference[:, None] & modification[None]).reshape(
+        count * count, count
+    )  # (a, b) are those of query j
+    answers = pair_of_query.float() @ target.float()
+    return (answers == 0).reshape(count, count, count)
 
 
 @torch.inference_mode(False)  # training uses these tensors too, whoever asks first
@@ -208,11 +230,14 @@ def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
     with backbone.evaluating():
         largest = largest_operation(lambda items: freeze(torch.arange(items) % count))
         for rows in batches(count, batch_size(EMBED_BATCH, largest)):
-            known = freeze(rows)
-            if known.keys() == tokens.keys() or sum(value[0].nbytes for value in known.values()) * count > _KEPT_BYTES:
+            frozen = freeze(rows)
+            bytes_per_text = sum(value[0].nbytes for value in frozen.values())
+            if frozen.keys() == tokens.keys() or bytes_per_text * count > _KEPT_BYTES:
                 return tokens
-            wide = {name: value.float() if value.is_floating_point() else value for name, value in known.items()}
-            put(tables, {name: value.cpu() for name, value in wide.items()}, rows, count)
+            part = {}
+            for name, value in frozen.items():
+                part[name] = (value.float() if value.is_floating_point() else value).cpu()
+            put(tables, part, rows, count)
     return tables
 
 
@@ -241,13 +266,13 @@ class Features:
 
     def features(self, backbone: Backbone, rows: Tensor) -> Tensor:
         """Return [len, L, C] features of these rows: stored, or computed now (with gradients) if fine-tuned."""
-        stored = self.source(rows)
-        return stored if self.frozen else backbone.image_features(stored)
+        values = self.source(rows)
+        return values if self.frozen else backbone.image_features(values)
 
     def blocks(self, backbone: Backbone, rows: Tensor, places: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each block of int64 places among rows, and its `features`; the next ones are read meanwhile."""
-        for chosen in read_ahead(self.source, places, lambda chosen: [rows[chosen]]):
-            yield chosen, self.features(backbone, rows[chosen])
+        for block in read_ahead(self.source, places, lambda block: [rows[block]]):
+            yield block, self.features(backbone, rows[block])
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,12 +295,12 @@ class EncodedSplits(Features):
             epoch: whose queries (`Dataset.at_epoch`) and texts (`train.vary_captions`) are drawn.
             config: the run's, with its seed.
         """
-        drawn = self.train.dataset.at_epoch(epoch, config.seed)
+        dataset = self.train.dataset.at_epoch(epoch, config.seed)
         if config.train.vary_captions:
-            drawn = with_drawn_texts(drawn, epoch, config.seed)
-        if drawn is self.train.dataset:
+            dataset = with_drawn_texts(dataset, epoch, config.seed)
+        if dataset is self.train.dataset:
             return self
-        return replace(self, train=_split_of(drawn, backbone, self.row_of))
+        return replace(self, train=_split_of(dataset, backbone, self.row_of))
 
     @property
     def scored(self) -> str:
@@ -298,37 +323,43 @@ def open_scene(
     Raises:
         DataError: missing images.
     """
-    file = {image: path for part in splits.parts for image, path in part.image_paths().items()}
+    file = _image_paths(splits.parts)
     check_pictures(splits.parts, splits.also)
     stamps = {image: stamp(path) for image, path in file.items()}
     contents = {} if isinstance(backbone, HoldsFeatures) else content_hashes(file, cache_dir())
-    place = dict[str | bytes, int]()  # equal pictures share a row
-    every = (image for part in splits.parts for image in part.all_images)
-    row = {image: place.setdefault(contents.get(image, image), len(place)) for image in every}
+    row: dict[str, int] = {}
+    row_of_content: dict[str | bytes, int] = {}  # equal pictures share a row
+    for part in splits.parts:
+        for image in part.all_images:
+            row[image] = row_of_content.setdefault(contents.get(image, image), len(row_of_content))
     ids = list({index: image for image, index in row.items()}.values())
+    source: RowSource
     if isinstance(backbone, HoldsFeatures) or backbone.frozen_images:
         source, encoded = _store_features(config, backbone, ids, file, device, display)
     else:
-        source, encoded = PictureSource(backbone, {image: file[image] for image in ids}, contents, stamps, device), 0
+        source = PictureSource(backbone, {image: file[image] for image in ids}, contents, stamps, device)
         source.workers = config.compute.workers
-    read = {id(part): _split_of(part, backbone, row) for part in splits.parts}
+        encoded = 0
+    split_of_part = {id(part): _split_of(part, backbone, row) for part in splits.parts}
     return EncodedSplits(
         source=source,
         frozen=backbone.frozen_images,
         encoded=encoded,
-        train=read[id(splits.train)],
-        val=read[id(splits.val)],
-        dev=read[id(splits.dev)] if splits.dev is not None else None,
-        also=read[id(splits.also)] if splits.also is not None else None,
+        train=split_of_part[id(splits.train)],
+        val=split_of_part[id(splits.val)],
+        dev=split_of_part[id(splits.dev)] if splits.dev is not None else None,
+        also=split_of_part[id(splits.also)] if splits.also is not None else None,
         row_of=row,
         unseen=tuple(unseen_texts(backbone, splits.parts)),
     )
 
 
 def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> Split:
-    galleries = dataset.images, [query.reference for query in dataset.queries]
-    images, references = (torch.tensor([row[image] for image in ids], dtype=torch.int64) for ids in galleries)
-    return Split(dataset, images, references, backbone.tokenize([query.text for query in dataset.queries]))
+    """Return a data set as a backbone reads it; `row` is the feature row of each image id."""
+    images = torch.tensor([row[image] for image in dataset.images], dtype=torch.int64)
+    references = torch.tensor([row[query.reference] for query in dataset.queries], dtype=torch.int64)
+    tokens = backbone.tokenize([query.text for query in dataset.queries])
+    return Split(dataset, images, references, tokens)
 
 
 def _store_features(
@@ -340,12 +371,12 @@ def _store_features(
     if isinstance(backbone, HoldsFeatures):
         return RowsInMemory(backbone.features_of(ids).to(device)), 0
     store = features.store_of(backbone)
-    asked = config.compute.feature_memory_gib
-    budget = None if asked is None else int(asked * 2**30)
-    if budget is not None:
-        held = min(len(ids) * store.image_bytes, budget)
-        smaller = f"--set compute.feature_memory_gib={held / 4 / 2**30:.2g}, or leave it out"
-        check_memory([Need("features held in memory", ((held, "bytes"),), smaller)], device)
+    budget = None
+    if config.compute.feature_memory_gib is not None:
+        budget = int(config.compute.feature_memory_gib * 2**30)
+        held_bytes = min(len(ids) * store.image_bytes, budget)
+        smaller = f"--set compute.feature_memory_gib={held_bytes / 4 / 2**30:.2g}, or leave it out"
+        check_memory([Need("features held in memory", ((held_bytes, "bytes"),), smaller)], device)
     with display.stage("encode", total=len(ids)) as advance:
         encoded = store.ensure(
             {image: file[image] for image in ids},
@@ -380,8 +411,8 @@ class DataCache:
 
     def clear(self) -> None:
         """Drop everything."""
-        for kept in (self._datasets, self._carved, self._altered, self._reduced, self._backbones, self._outlines):
-            kept.clear()
+        for cache in (self._datasets, self._carved, self._altered, self._reduced, self._backbones, self._outlines):
+            cache.clear()
         self._scene = None
 
     @contextmanager
@@ -408,19 +439,26 @@ class DataCache:
 
     def dataset(self, section: PluginConfig, split: str, *, images: bool = True) -> Dataset:
         """Return one split of a data set; only annotations without `images`. Changed annotations are read again."""
+        return self._lenient(
+            f"images of {section.name}",
+            lambda: self._find_dataset(section, split, images),
+            lambda: self._find_dataset(section, split, False),
+        )
 
-        def kept(pictures: bool) -> Dataset:
-            key = f"{_plugin_key('datasets', section)} {split} {pictures}"
-            if key in self._datasets and any(stamp(path) != then for path, then in self._datasets[key][1].items()):
+    def _find_dataset(self, section: PluginConfig, split: str, images: bool) -> Dataset:
+        """Return a split from the cache; load it if it is not there, or if its files have changed."""
+        key = f"{_plugin_key('datasets', section)} {split} {images}"
+        if key in self._datasets:
+            _, stamps = self._datasets[key]
+            if any(stamp(path) != then for path, then in stamps.items()):
                 del self._datasets[key]
 
-            def load() -> tuple[Dataset, dict[Path, tuple[int, ...]]]:
-                with note_files() as files:
-                    return load_split(section, split, images=pictures), files
+        def load() -> tuple[Dataset, dict[Path, tuple[int, ...]]]:
+            with note_files() as files:
+                return load_split(section, split, images=images), files
 
-            return _find_or_make(self._datasets, key, load)[0]
-
-        return self._lenient(f"images of {section.name}", lambda: kept(images), lambda: kept(False))
+        dataset, _ = _find_or_make(self._datasets, key, load)
+        return dataset
 
     def outline(self, config: RunConfig) -> Outline:
         """Return what planning needs of the backbone; load it only if its class has no `outline`.
@@ -444,9 +482,11 @@ class DataCache:
 
     def files(self, config: ResolvedConfig) -> Iterator[Path]:
         """Yield the files that a run's data sets and backbone were read from."""
-        named = tuple(_plugin_key("datasets", section) for section in (config.dataset, config.eval.also) if section)
-        held = [loaded for key, loaded in self._datasets.items() if key.startswith(named)]
-        yield from (path for dataset, stamps in held for path in (*stamps, *dataset.image_paths().values()))
+        sections = tuple(_plugin_key("datasets", section) for section in (config.dataset, config.eval.also) if section)
+        for key, (dataset, stamps) in list(self._datasets.items()):
+            if key.startswith(sections):
+                yield from stamps
+                yield from dataset.image_paths().values()
         yield from (*named_in(config.backbone.options.values()), *self.outline(config).files)
 
     def splits(self, config: ResolvedConfig) -> Splits:
@@ -459,23 +499,16 @@ class DataCache:
         train = self._with_features(config, "train", images)
         if any(query.target is None for query in train.queries):
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
-        dev, generated = None, config.eval.dev == "generated"
+        dev = None
+        generated = config.eval.dev == "generated"
         if generated and not train.generates_dev:
             raise OptionError(f"eval.dev = 'generated': data set {config.dataset.name} cannot generate queries")
         if needs_dev(config) and generated:
             dev = self._with_features(config, "dev", images)
         elif needs_dev(config):
-            seed = config.eval.dev_seed
-            key = (
-                f"{_plugin_key('datasets', config.dataset)} {train.held_as} {images} {config.eval.dev_fraction} {seed}"
-            )
-            whole = train
-            train, dev = _find_or_make(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
+            train, dev = self._carve(config, train, images)
         if config.train.wrong > 0:
-            wrong = (config.train.wrong, config.train.wrong_kind, config.seed)
-            right = train
-            key = f"{right.held_as} {images} {wrong}"
-            train = _find_or_make(self._altered, key, lambda: with_wrong_triplets(right, *wrong))
+            train = self._with_wrong_triplets(config, train, images)
         if config.train.vary_captions:
             check_captions(train)
         if not config.eval.reported and dev is not None:
@@ -483,13 +516,29 @@ class DataCache:
         also = self.dataset(config.eval.also, "val", images=images) if config.eval.also else None
         return Splits(train, dev, self._with_features(config, "val", images), also)
 
+    def _carve(self, config: RunConfig, train: Dataset, images: bool) -> tuple[Dataset, Dataset]:
+        """Return the train split without its dev part, and the dev part."""
+        fraction = config.eval.dev_fraction
+        seed = config.eval.dev_seed
+        key = f"{_plugin_key('datasets', config.dataset)} {train.held_as} {images} {fraction} {seed}"
+        return _find_or_make(self._carved, key, lambda: train.split_dev(fraction, seed))
+
+    def _with_wrong_triplets(self, config: RunConfig, train: Dataset, images: bool) -> Dataset:
+        """Return the train split with the share of wrong triplets that the run asks for."""
+        wrong = (config.train.wrong, config.train.wrong_kind, config.seed)
+        key = f"{train.held_as} {images} {wrong}"
+        return _find_or_make(self._altered, key, lambda: with_wrong_triplets(train, *wrong))
+
     def _with_features(self, config: RunConfig, split: str, images: bool) -> Dataset:
         """Return a split; if images may be missing, without those that the backbone lists no features of."""
         dataset = self.dataset(config.dataset, split, images=images)
         key = _key_of(config)
         if images or not config.dataset.options.get("allow_missing"):
             return dataset
-        backbone = self._backbones[key][0] if key in self._backbones else self.backbone(config)
+        if key in self._backbones:
+            backbone, _ = self._backbones[key]  # not reset: a run may be using it
+        else:
+            backbone = self.backbone(config)
         return _find_or_make(
             self._reduced, f"{dataset.held_as} {key}", lambda: with_features(dataset, backbone, config)
         )
@@ -498,12 +547,13 @@ class DataCache:
         """Return the backbone with the initial weights of the run's seed; the class says how long it is kept."""
         key = _key_of(config)
         if key not in self._backbones:
-            while sum(map(_bytes_of, self._backbones.values())) > _KEPT_BYTES:
+            while sum(_bytes_of(*entry) for entry in self._backbones.values()) > _KEPT_BYTES:
                 del self._backbones[next(iter(self._backbones))]
             loaded = load_backbone(config.backbone, config.seed)
             if _key_of(config) != key:
                 return self.backbone(config)  # a file changed meanwhile
-            self._backbones[key] = (loaded, {k: v.detach().clone() for k, v in trained_state(loaded).items()})
+            initial = {name: value.detach().clone() for name, value in trained_state(loaded).items()}
+            self._backbones[key] = (loaded, initial)
         backbone, initial = self._backbones[key]
         backbone.load_state_dict(initial, strict=False)
         backbone.zero_grad(set_to_none=True)
@@ -516,23 +566,25 @@ class DataCache:
         parts = (*map(id, splits.parts), splits.pictures(), _key_of(config), backbone.stored_key, device)
         key = " ".join(map(str, parts))  # the backbone's options and files too: they may change how texts are tokenised
         if self._scene is None or self._scene[0] != key:
-            self._scene = None
+            self._scene = None  # two scenes may not fit into memory
             self._scene = (key, open_scene(config, splits, backbone, device, display))
-        self._scene[1].source.workers = config.compute.workers
-        return self._scene[1]
+        _, scene = self._scene
+        scene.source.workers = config.compute.workers
+        return scene
 
 
-def _find_or_make(known: dict[str, T], key: str, make: Callable[[], T]) -> T:
+def _find_or_make(cache: dict[str, T], key: str, make: Callable[[], T]) -> T:
     """Return the value of a key, made if absent; drop the oldest of 64."""
-    if key not in known:
-        while len(known) >= _KEPT_SPLITS:
-            del known[next(iter(known))]
-        known[key] = make()
-    return known[key]
+    if key not in cache:
+        while len(cache) >= _KEPT_SPLITS:
+            del cache[next(iter(cache))]
+        cache[key] = make()
+    return cache[key]
 
 
-def _bytes_of(kept: tuple[Backbone, dict[str, Tensor]]) -> int:
-    return sum(tensor.nbytes for tensor in (*kept[0].parameters(), *kept[0].buffers(), *kept[1].values()))
+def _bytes_of(backbone: Backbone, initial: dict[str, Tensor]) -> int:
+    """Return the bytes of a backbone and of its initial weights."""
+    return sum(tensor.nbytes for tensor in (*backbone.parameters(), *backbone.buffers(), *initial.values()))
 
 
 def load_backbone(config: PluginConfig, seed: int) -> Backbone:
@@ -560,9 +612,12 @@ def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Data
 
 def trained_state(backbone: Backbone) -> dict[str, Tensor]:
     """Return the trained parameters and the buffers: what differs between runs of one backbone."""
-    trained = {name: p.detach() for name, p in backbone.named_parameters() if p.requires_grad}
+    state = {name: weight.detach() for name, weight in backbone.named_parameters() if weight.requires_grad}
     persistent = backbone.state_dict().keys()
-    return trained | {name: b for name, b in backbone.named_buffers() if name in persistent}
+    for name, buffer in backbone.named_buffers():
+        if name in persistent:
+            state[name] = buffer
+    return state
 
 
 # --- devices -------------------------------------------------------------------------------------------------------
@@ -575,11 +630,11 @@ def batches(count: int, size: int) -> Iterator[Tensor]:
 
 def device_of(config: RunConfig) -> torch.device:
     """Return the device of a run: CUDA if available, unless `compute.device` is cpu."""
-    wanted = config.compute.device
-    has = torch.cuda.is_available()
-    if wanted == "cuda" and not has:
+    setting = config.compute.device
+    has_cuda = torch.cuda.is_available()
+    if setting == "cuda" and not has_cuda:
         raise NegbenchError("compute.device = 'cuda', but this machine has no CUDA device: --set compute.device=cpu")
-    return torch.device("cuda" if has and wanted != "cpu" else "cpu")
+    return torch.device("cuda" if has_cuda and setting != "cpu" else "cpu")
 
 
 @contextmanager

@@ -18,25 +18,29 @@ def unseen_texts(backbone: Backbone, parts: Iterable[Dataset]) -> list[str]:
     """
     if not isinstance(backbone, SeesTexts):
         return []
-    texts = list(dict.fromkeys(query.text for part in parts for query in part.queries))
-    return text_lines(backbone.texts_seen(texts)) if texts else []
+    texts: list[str] = []
+    for part in parts:
+        texts += [query.text for query in part.queries]
+    if not texts:
+        return []
+    return text_lines(backbone.texts_seen(list(dict.fromkeys(texts))))
 
 
-def text_lines(seen: TextsSeen) -> list[str]:
+def text_lines(texts: TextsSeen) -> list[str]:
     """Return one line about different texts of which an encoder sees too little; nothing if it tells all apart."""
-    parts = list[str]()
-    if seen.longer:
-        counts = f"{seen.longer:,} of {len(seen.rows):,} texts"
-        parts.append(f"{counts} are longer than the {seen.limit:,} tokens that the model reads")
-    equal = equal_vectors(seen.rows, "texts")
-    return ["; ".join([*parts, *equal])] if parts or equal else []
+    parts: list[str] = []
+    if texts.longer:
+        counts = f"{texts.longer:,} of {len(texts.rows):,} texts"
+        parts.append(f"{counts} are longer than the {texts.limit:,} tokens that the model reads")
+    parts += equal_vectors(texts.rows, "texts")
+    return ["; ".join(parts)] if parts else []
 
 
 def equal_vectors(rows: Tensor, what: str) -> list[str]:
     """Return a line if different texts or images have equal rows, [n, ...]: '8 different texts get one vector'."""
     flat: Sequence[bytes] = [row.tobytes() for row in rows.reshape(len(rows), -1).cpu().contiguous().numpy()]
-    shared = [count for count in Counter(flat).values() if count > 1]
-    if not shared:
+    repeats = [count for count in Counter(flat).values() if count > 1]
+    if not repeats:
         return []
-    vectors = "one vector" if len(shared) == 1 else f"{len(shared):,} vectors"
-    return [f"{sum(shared):,} different {what} get {vectors}"]
+    vectors = "one vector" if len(repeats) == 1 else f"{len(repeats):,} vectors"
+    return [f"{sum(repeats):,} different {what} get {vectors}"]

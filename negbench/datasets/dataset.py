@@ -121,7 +121,7 @@ class Dataset(Galleries, ABC):
         remarked = dataclasses.replace(self, remarks=(*found, *self.judging()))
         if files is None:
             return remarked.without((), place)
-        missing = files.require(self.all_images, allow_missing=allow_missing, named=self.naming)
+        missing = files.require(self.all_images, allow_missing=allow_missing, naming=self.naming)
         said = picture_remarks(files.found(self.all_images), as_shown=as_shown)
         return dataclasses.replace(remarked, files=files, remarks=(*remarked.remarks, *said)).without(missing, place)
 

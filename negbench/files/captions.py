@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from negbench.contracts import Query
 
 
-def joined(*captions: str) -> str:
-    """'First and second', as CLIP4Cir and QuRe evaluate (and QuRe trains).
+def join_captions(*captions: str) -> str:
+    """Return 'First and second', as CLIP4Cir and QuRe evaluate (and QuRe trains).
 
     Example:
-        >>> joined("is Darker.", " has no sleeves")
+        >>> join_captions("is Darker.", " has no sleeves")
         'Is darker and has no sleeves'
     """
     first, *others = (caption.strip(".?, ") for caption in captions)
     return " and ".join([first.capitalize(), *others])
 
 
-def listed(first: str, second: str) -> str:
-    """'first, second.', as HyCoLe trains and evaluates (Wang et al., Findings of EMNLP 2022, sec. 4.2.1).
+def list_captions(first: str, second: str) -> str:
+    """Return 'first, second.', as HyCoLe trains and evaluates (Wang et al., Findings of EMNLP 2022, sec. 4.2.1).
 
     Example:
-        >>> listed("is Darker.", " has no sleeves")
+        >>> list_captions("is Darker.", " has no sleeves")
         'is Darker, has no sleeves.'
     """
     return f"{first.strip('.?, ')}, {second.strip('.?, ')}."
@@ -36,14 +36,14 @@ def draw_texts(queries: Sequence[Query], epoch: int, seed: int) -> list[Query]:
     one caption keeps its text.
     """
     order = random.Random(f"captions {seed} {epoch}")
-    drawn = []
+    with_texts = []
     for query in queries:
         captions = list(query.captions)
         if len(captions) < 2:
-            drawn.append(query)
+            with_texts.append(query)
             continue
         order.shuffle(captions)
         if order.random() < 0.5:
             captions = captions[:1]
-        drawn.append(dataclasses.replace(query, text=joined(*captions)))
-    return drawn
+        with_texts.append(dataclasses.replace(query, text=join_captions(*captions)))
+    return with_texts

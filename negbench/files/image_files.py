@@ -120,15 +120,15 @@ class ImageFiles:
         """Return image id -> why its file cannot be decoded, for those of the images whose file cannot, in order."""
         paths = {image: self.paths[image][0] for image in images}
         with ThreadPoolExecutor(THREADS) as pool:
-            faults = pool.map(lambda path: _fault(path, stamp(path)), paths.values())
+            faults = pool.map(_fault_now, paths.values())
             return {image: fault for image, fault in zip(paths, faults, strict=True) if fault}
 
     def require(
-        self, images: Iterable[str], *, allow_missing: bool, named: Callable[[Collection[str]], str] = lambda bad: ""
+        self, images: Iterable[str], *, allow_missing: bool, naming: Callable[[Collection[str]], str] | None = None
     ) -> tuple[str, ...]:
         """Return the ids without a usable file, if `allow_missing`; otherwise they are an error.
 
-        Files are decoded only if some are missing, or may be. `named` says for the error what needs the bad ones.
+        Files are decoded only if some are missing, or may be. `naming` says for the error what needs the bad ones.
 
         Raises:
             DataError: some are missing and `allow_missing` is False, or two files of one id differ.
@@ -139,10 +139,15 @@ class ImageFiles:
             bad |= self.undecodable(image for image in images if image not in bad)
         if bad and not allow_missing:
             first = ", ".join(f"{image} ({why})" for image, why in list(bad.items())[:5])
-            more = (", ..." if len(bad) > 5 else "") + (f"; expected: {self.tree}" if self.tree else "")
+            more = ", ..." if len(bad) > 5 else ""
+            if self.tree:
+                more += f"; expected: {self.tree}"
+            more += self._near(bad)
+            if naming is not None:
+                more += naming(bad)
             raise DataError(
-                f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}"
-                f"{self._near(bad)}{named(bad)}; put them there, or leave them out with --allow-missing "
+                f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}; "
+                "put them there, or leave them out with --allow-missing "
                 "(allow_missing=True): the result is then partial"
             )
         return tuple(bad)
@@ -153,50 +158,53 @@ class ImageFiles:
         if not lacking:
             return ""
         if not self.paths:
-            found = self._by_path(lacking)
-            if found:
-                return found
-        there = _all_names(self.root)
-        by_form = dict[str, list[Path]]()
-        for path in there:
+            hint = self._by_path(lacking)
+            if hint:
+                return hint
+        by_form: dict[str, list[Path]] = {}
+        for path in _all_names(self.root):
             by_form.setdefault(_form(path.stem), []).append(path)
         for image in lacking:
             *folders, name = _parts(image)
-            near = by_form.get(_form(name)) or by_form.get(_form(PurePath(name).stem))
-            if near:
-                nearest = [_count_shared_folders(path, folders) for path in near]
-                return f"; {self._difference(image, [near[i] for i, n in enumerate(nearest) if n == max(nearest)])}"
+            candidates = by_form.get(_form(name)) or by_form.get(_form(PurePath(name).stem))
+            if candidates:
+                most = max(_count_shared_folders(path, folders) for path in candidates)
+                nearest = [path for path in candidates if _count_shared_folders(path, folders) == most]
+                return f"; {self._difference(image, nearest)}"
         return ""
 
     def _by_path(self, lacking: Sequence[str]) -> str:
         """Where no id at all names a file: show one that is called like one of these images, with its folders."""
-        there = ImageFiles.scan(self.root).paths
-        for *folders, name in map(_parts, lacking):
-            found = there.get(name)
-            if found:
-                near = max(found, key=lambda path: _count_shared_folders(path, folders)).relative_to(self.root)
-                text = f"; there is {short_repr(near.as_posix())}: name images by such paths"
-                above = near.parts[: len(near.parts) - 1 - len(folders)]
-                if above and [*near.parts[len(above) : -1]] == folders:  # only the first folders are left out
-                    text += f", or move what {short_repr('/'.join(above))} holds into {self.root}"
-                return text
+        files_by_stem = ImageFiles.scan(self.root).paths
+        for image in lacking:
+            *folders, name = _parts(image)
+            files = files_by_stem.get(name)
+            if not files:
+                continue
+            nearest = max(files, key=lambda path: _count_shared_folders(path, folders)).relative_to(self.root)
+            text = f"; there is {short_repr(nearest.as_posix())}: name images by such paths"
+            *file_folders, _ = nearest.parts
+            above = file_folders[: len(file_folders) - len(folders)]
+            if above and file_folders == [*above, *folders]:  # only the first folders are left out
+                text += f", or move what {short_repr('/'.join(above))} holds into {self.root}"
+            return text
         return ""
 
     def _difference(self, image: str, near: Sequence[Path]) -> str:
         """Say what the files that are called nearly like an image are, and why none of them is taken."""
         path = near[0]
-        shown = short_repr(near[0].relative_to(self.root).as_posix())
+        name = short_repr(path.relative_to(self.root).as_posix())
         if path.is_symlink() and not path.exists():
-            return f"{shown} is a link to {short_repr(path.readlink())}, which is not there: fetch what it leads to"
+            return f"{name} is a link to {short_repr(path.readlink())}, which is not there: fetch what it leads to"
         why = unread_format(path)
         if why is not None:
-            return f"there is {shown}, but {why}"
+            return f"there is {name}, but {why}"
         if len(near) > 1:
-            others = ", ".join(short_repr(other.relative_to(self.root).as_posix()) for other in near[:3])
-            return f"there are {others}, spelled alike: name {short_repr(image)} as its file is"
+            names = ", ".join(short_repr(file.relative_to(self.root).as_posix()) for file in near[:3])
+            return f"there are {names}, spelled alike: name {short_repr(image)} as its file is"
         if not is_picture(path):
-            return f"there is {shown}, whose ending is none of a picture"
-        return f"there is {shown}, in another folder or of another spelling"
+            return f"there is {name}, whose ending is none of a picture"
+        return f"there is {name}, in another folder or of another spelling"
 
     def open(self, image: str) -> "Image":
         """Open an image, decoded, in the mode of its file. Raises DataError naming a file that cannot be read."""
@@ -242,6 +250,11 @@ def _why(path: Path, error: Exception) -> str:
     return f"{reason}: fetch it again"
 
 
+def _fault_now(path: Path) -> str:
+    """Return `_fault` of a file as it is now."""
+    return _fault(path, stamp(path))
+
+
 @cache
 def _fault(path: Path, then: tuple[int, ...]) -> str:
     """Return why a file cannot be decoded; "" if it can: PNG by its checksums, JPEG at an eighth of its size."""
@@ -285,24 +298,24 @@ def decode_ahead(
             return error
         return use(image)
 
-    used = pool or ThreadPoolExecutor(threads, thread_name_prefix="negbench-decode")
-    waiting: deque[tuple[int, Future[T | DataError]]] = deque()
-    held = 0
+    executor = pool or ThreadPoolExecutor(threads, thread_name_prefix="negbench-decode")
+    waiting: deque[Future[T | DataError]] = deque()
+    sizes: deque[int] = deque()  # bytes of each image that waits
     try:
         for path in paths:
             size = pixel_bytes(path)
-            while waiting and (len(waiting) > _AHEAD or held + size > ahead):
-                held -= waiting[0][0]
-                yield waiting.popleft()[1].result()
-            waiting.append((size, used.submit(read, path)))
-            held += size
+            while waiting and (len(waiting) > _AHEAD or sum(sizes) + size > ahead):
+                sizes.popleft()
+                yield waiting.popleft().result()
+            waiting.append(executor.submit(read, path))
+            sizes.append(size)
         while waiting:
-            yield waiting.popleft()[1].result()
+            yield waiting.popleft().result()
     finally:
-        for _, future in waiting:  # a caller who stops early waits only for images being decoded
+        for future in waiting:  # a caller who stops early waits only for images being decoded
             future.cancel()
         if pool is None:
-            used.shutdown()
+            executor.shutdown()
 
 
 def pixel_bytes(path: Path) -> int:
@@ -332,12 +345,12 @@ class Spellings:
     Unicode, in another case, or with percent signs for characters, where one id alone fits.
     """
 
-    def __init__(self, known: Iterable[str]) -> None:
-        self._known = frozenset(known)
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._ids = frozenset(ids)
         self._by_stem: dict[str, list[str]] = {}
         self._by_number: dict[str, list[str]] = {}
         self._by_form: dict[str, list[str]] = {}
-        for name in self._known:
+        for name in self._ids:
             stem = _parts(name)[-1]
             self._by_stem.setdefault(stem, []).append(name)
             self._by_form.setdefault(_form(stem), []).append(name)
@@ -347,31 +360,29 @@ class Spellings:
 
     def find(self, name: str) -> str | None:
         """Return the id that is meant; None if none fits, or several do."""
-        if name in self._known:
+        if name in self._ids:
             return name
         *folders, stem = _parts(name)
         if any(_parts(folder)[-1] in self._by_stem for folder in folders):  # a list with slashes between
             return None
-        exact = self._by_stem.get(stem) or self._by_number.get(stem.lstrip("0") or "0", [])
-        # the folders above the file that both names have, from the last one up, must be the same
-        exact = [known for known in exact if all(map(eq, reversed(folders), _parts(known)[-2::-1]))]
+        same_name = self._by_stem.get(stem) or self._by_number.get(stem.lstrip("0") or "0", [])
+        exact = [image for image in same_name if _fit(folders, _folders(image))]
         if exact:
             return exact[0] if len(exact) == 1 else None
-        forms = [_form(folder) for folder in reversed(folders)]
-        alike = [
-            known
-            for known in self._by_form.get(_form(stem), [])
-            if all(map(eq, forms, map(_form, _parts(known)[-2::-1])))
-        ]
+        forms = [_form(folder) for folder in folders]
+        alike = []
+        for image in self._by_form.get(_form(stem), []):
+            if _fit(forms, [_form(folder) for folder in _folders(image)]):
+                alike.append(image)
         return alike[0] if len(alike) == 1 else None
 
 
-def one_spelling(names: Sequence[str], known: Iterable[str]) -> list[str]:
-    """Return names as `known` spells them, where one fits and no other name would be the same."""
-    spellings = Spellings(known)
-    found = [spellings.find(name) or name for name in names]
-    counts = Counter(found)
-    return [name if counts[one] > 1 else one for name, one in zip(names, found, strict=True)]
+def one_spelling(names: Sequence[str], ids: Iterable[str]) -> list[str]:
+    """Return names as `ids` spells them, where one fits and no other name would be the same."""
+    spellings = Spellings(ids)
+    matches = [spellings.find(name) or name for name in names]
+    counts = Counter(matches)
+    return [name if counts[match] > 1 else match for name, match in zip(names, matches, strict=True)]
 
 
 def check_names(names: Iterable[str], places: Iterable[object]) -> None:
@@ -390,6 +401,17 @@ def _form(name: str) -> str:
     return unicodedata.normalize("NFC", unquote(name)).casefold()
 
 
+def _folders(name: str) -> list[str]:
+    """Return the folders of an id."""
+    *folders, _ = _parts(name)
+    return folders
+
+
+def _fit(folders: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether the folders that both names have, from the last one up, are the same."""
+    return all(map(eq, reversed(folders), reversed(others)))
+
+
 def _count_shared_folders(path: Path, folders: Sequence[str]) -> int:
     """Return how many folders above a file are as an id names them, counted from the file."""
     return sum(map(eq, path.parts[-2::-1], reversed(folders)))
@@ -397,17 +419,20 @@ def _count_shared_folders(path: Path, folders: Sequence[str]) -> int:
 
 def _all_names(root: Path) -> list[Path]:
     """Return everything below a folder that is no folder, links to nothing included, sorted."""
-    found = []
+    paths = []
     for folder, _, names in os.walk(root):
-        found += [Path(folder, name) for name in names]
-    return sorted(found)
+        paths += [Path(folder, name) for name in names]
+    return sorted(paths)
 
 
 def _parts(name: str) -> list[str]:
     """Return the folders of an id, and its stem."""
-    *folders, last = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+    *folders, last = parts or [name]
     stem, dot, ending = last.rpartition(".")
-    return [*folders, stem if stem and dot + ending.lower() in EXTENSIONS else last]
+    if stem and dot + ending.lower() in EXTENSIONS:
+        last = stem
+    return [*folders, last]
 
 
 # --- ids that hold a path ----------------------------------------------------------------------------------------
@@ -435,7 +460,9 @@ def path_below(value: str, where: str, folders: Sequence[Path]) -> PurePosixPath
     """
     if value.startswith("/") or ".." in value.split("/"):
         full = Path(os.path.normpath(folders[-1].absolute() / value))
-        starts = dict.fromkeys(start for folder in folders for start in (folder.absolute(), folder.resolve()))
+        starts: dict[Path, None] = {}
+        for folder in folders:
+            starts |= {folder.absolute(): None, folder.resolve(): None}
         for path in (full, full.parent.resolve() / full.name):
             for start in starts:
                 if path.is_relative_to(start) and path != start:
@@ -452,4 +479,6 @@ def without_extension(path: PurePath) -> str:
         >>> without_extension(PurePosixPath("women/dresses/51_0.jpeg")), without_extension(PurePosixPath("a/v1.2"))
         ('women/dresses/51_0', 'a/v1.2')
     """
-    return (path.with_suffix("") if is_picture(path) else path).as_posix()
+    if is_picture(path):
+        path = path.with_suffix("")
+    return path.as_posix()

@@ -67,12 +67,12 @@ def picture_remarks(
     for kind, words in _WORDS.items():
         if not counts[kind]:
             continue
-        said = words.is_read
+        text = words.is_read
         if as_shown and words.applied:
-            said = words.applied
+            text = words.applied
         elif as_shown is not None and words.apply:
-            said = f"{words.is_read}: {option} {words.apply}"
-        lines.append(f"{counts[kind]:,} of {len(kinds):,} images {said}")
+            text = f"{words.is_read}: {option} {words.apply}"
+        lines.append(f"{counts[kind]:,} of {len(kinds):,} images {text}")
     return lines
 
 
@@ -84,28 +84,36 @@ def picture_kinds(files: Iterable[Path]) -> dict[Path, tuple[str, ...]]:
     """
     files = list(files)
     memory = cache_dir() / "features" / "pictures.json"
-    known = remembered(memory)
-    stamps = {path: [*stamp(path)] for path in files}
-    unread = [path for path in files if known.get(str(path.absolute()), [[]])[0] != stamps[path]]
+    entries = remembered(memory)  # name of a file -> its stamp, and its kinds
+    kinds_of: dict[Path, tuple[str, ...]] = {}
+    stamps = {}
+    unread = []
+    for path in files:
+        stamps[path] = list(stamp(path))
+        then, kinds = entries.get(str(path.absolute()), ([], []))
+        if then == stamps[path]:
+            kinds_of[path] = tuple(kinds)
+        else:
+            unread.append(path)
     with ThreadPoolExecutor(8) as pool:
-        read = dict(zip(unread, pool.map(_kinds, unread), strict=True))
+        kinds_of |= zip(unread, pool.map(_kinds, unread), strict=True)
     now = time.time_ns()
     fresh = {}
-    for path, kinds in read.items():
+    for path in unread:
         if stamps[path] and now - max(stamps[path][1:3]) > SETTLED:
-            fresh[str(path.absolute())] = [stamps[path], list(kinds)]
+            fresh[str(path.absolute())] = [stamps[path], list(kinds_of[path])]
     if fresh:
         with suppress(NegbenchError):  # a cache that cannot be written: the files are read again
             seal(memory.parent)
             with lock_file(memory.with_suffix(".lock")), atomic_write(memory) as file:
                 file.write(json.dumps(remembered(memory) | fresh))
-    return {path: read[path] if path in read else tuple(known[str(path.absolute())][1]) for path in files}
+    return {path: kinds_of[path] for path in files}
 
 
 def _kinds(path: Path) -> tuple[str, ...]:
     try:
         with open_file(path) as file, opened_picture(path, file) as image:
-            found = {
+            holds = {
                 "turned": _is_turned(image),
                 "transparent": is_transparent(image),
                 "animated": bool(getattr(image, "is_animated", False)),
@@ -114,7 +122,7 @@ def _kinds(path: Path) -> tuple[str, ...]:
             }
     except Exception:  # whatever a damaged file makes PIL raise: reading it reports that
         return ()
-    return tuple(kind for kind, holds in found.items() if holds)
+    return tuple(kind for kind, is_so in holds.items() if is_so)
 
 
 def _is_turned(image: "Image") -> bool:
@@ -140,8 +148,8 @@ def as_shown(paths: Mapping[str, tuple[Path, ...]]) -> dict[str, tuple[Path, ...
     See `machine.viewed`; the contents of such a path, and so a run's identity, are those of the changed picture.
     """
     kinds = picture_kinds(chain.from_iterable(paths.values()))
-    special = {path for path, found in kinds.items() if {"turned", "transparent"} & {*found}}
-    shown = {}
+    special = {path for path, names in kinds.items() if "turned" in names or "transparent" in names}
+    paths_shown = {}
     for name, files in paths.items():
-        shown[name] = tuple(shown_path(path) if path in special else path for path in files)
-    return shown
+        paths_shown[name] = tuple(shown_path(path) if path in special else path for path in files)
+    return paths_shown

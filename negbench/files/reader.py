@@ -103,16 +103,16 @@ class Reader:
         Raises:
             DataError: no folder given, or none that holds `marker`.
         """
-        given = os.environ.get(DATA_VARIABLE) if root is None else str(root)
+        folder = os.environ.get(DATA_VARIABLE) if root is None else str(root)
         expected = f"the data come from {card.source}; expected below the folder: {tree}"
-        if not given:
+        if not folder:
             raise DataError(f"{card.name}: no folder given: --data-root DIR, or set {DATA_VARIABLE}; {expected}")
         for name in ("", card.name, card.name.replace("-", "_")):
-            if (Path(given) / name / marker).exists():
-                return cls(Path(given) / name)
+            if (Path(folder) / name / marker).exists():
+                return cls(Path(folder) / name)
         several = f"; of several data sets name each folder, as {card.name}:root=DIR,OTHER:root=DIR"
-        fetch = expected.replace("fetch emoji", f"fetch emoji --out {given!r}")
-        raise DataError(f"{card.name}: {given} has no {marker}; {fetch}{several}")
+        fetch = expected.replace("fetch emoji", f"fetch emoji --out {folder!r}")
+        raise DataError(f"{card.name}: {folder} has no {marker}; {fetch}{several}")
 
     @cached_property
     def files(self) -> list[Path]:
@@ -162,9 +162,10 @@ class Reader:
         try:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            other = _BINARY.get(raw[:4], _BINARY.get(raw[:2]))
-            if other:
-                raise DataError(f"{path} is no text, but begins as {other} files do: give it that ending") from error
+            for start, ending in _BINARY.items():
+                if raw.startswith(start):
+                    text = f"{path} is no text, but begins as {ending} files do: give it that ending"
+                    raise DataError(text) from error
             code = _encoding(raw)
             file = shlex.quote(str(path))
             line = f"iconv -f {code} -t UTF-8 {file} > new && mv new {file}"
@@ -178,8 +179,11 @@ class Reader:
 
     def entries(self, path: Path) -> list[tuple[str, dict[str, Any]]]:
         """Read a JSON list of objects as (place, object) pairs."""
-        places = ((f"{path}: entry {n}", entry) for n, entry in enumerate(check_type(self.json(path), list, str(path))))
-        return [(where, check_type(entry, dict, where)) for where, entry in places]
+        pairs = []
+        for number, entry in enumerate(check_type(self.json(path), list, str(path))):
+            where = f"{path}: entry {number}"
+            pairs.append((where, check_type(entry, dict, where)))
+        return pairs
 
     def queries(self, path: Path, key: str, make: Callable[[str, dict[str, Any]], Query]) -> list[Query]:
         """Make a query from the place and object of every entry of a JSON list; `key` names their ids, for errors.
@@ -208,7 +212,9 @@ def _encoding(raw: bytes) -> str:
     if b"\0" in raw[:1000]:
         return "UTF-16LE" if raw[1:2] == b"\0" else "UTF-16BE"
     runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", raw)]
-    for name, letters, share in _ENCODINGS if sum(runs) > 2 * len(runs) else ():  # accents stand alone
+    if sum(runs) <= 2 * len(runs):  # accents, which stand alone
+        return "CP1252"
+    for name, letters, share in _ENCODINGS:
         text = raw.decode(name, "replace")
         if len(re.findall(letters, text)) > share * sum(character > "\x7f" for character in text):
             return name
@@ -226,11 +232,11 @@ def parse_json(text: str, where: str) -> Any:
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object; a key that occurs twice would silently lose a value."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"key {short_repr(max(names, key=names.count))} occurs twice")
-    return found
+    return entries
 
 
 def once(names: Sequence[str], what: str, path: Path) -> list[str]:
@@ -242,23 +248,23 @@ def once(names: Sequence[str], what: str, path: Path) -> list[str]:
     return list(names)
 
 
-def check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    """Raise OptionError quoting `value` unless it is one of `known`."""
-    check_option(name, value, value in known, f"one of {', '.join(known)}")
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise OptionError quoting `value` unless it is one of `choices`."""
+    check_option(name, value, value in choices, f"one of {', '.join(choices)}")
 
 
-def check_type(value: Any, want: type[T], where: str) -> T:
-    """Return `value` if it has the wanted JSON type. Raises DataError that quotes it otherwise."""
-    if not isinstance(value, want) or (want is not bool and isinstance(value, bool)):
-        raise DataError(f"{where}: expected {_TYPE_NAMES[want]}, got {short_repr(value)}")
+def check_type(value: Any, expected: type[T], where: str) -> T:
+    """Return `value` if it has the expected JSON type. Raises DataError that quotes it otherwise."""
+    if not isinstance(value, expected) or (expected is not bool and isinstance(value, bool)):
+        raise DataError(f"{where}: expected {_TYPE_NAMES[expected]}, got {short_repr(value)}")
     return value
 
 
-def get(entry: Mapping[str, Any], key: str, want: type[T], where: str) -> T:
+def get(entry: Mapping[str, Any], key: str, expected: type[T], where: str) -> T:
     """Return `entry[key]`, checked. Raises DataError naming the place and the key."""
     if key not in entry:
         raise DataError(f"{where}: key '{key}' is missing (it has {short_repr(sorted(map(str, entry)))})")
-    return check_type(entry[key], want, f"{where}: key '{key}'")
+    return check_type(entry[key], expected, f"{where}: key '{key}'")
 
 
 def strings(value: Any, where: str) -> tuple[str, ...]:

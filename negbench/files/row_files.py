@@ -43,7 +43,7 @@ class FileRow:
         """Return the place of a column, for errors."""
         return f"{self.where}, column '{column}'"
 
-    def listed(self, column: str, value: Any) -> list[Any]:
+    def entries(self, column: str, value: Any) -> list[Any]:
         """Return a column's list, also one written as a text: with `SEPARATOR` between in cells.
 
         Raises:
@@ -94,14 +94,16 @@ def at(values: Mapping[str, Any], path: str) -> Any:
     """
     if path in values or path.isidentifier():
         return values.get(path)
-    found: Any = values
+    value: Any = values
     for step in re.findall(r"[^.\[\]]+", path):
-        found = unwritten(found)
-        if isinstance(found, list):
-            found = dict(enumerate(found)).get(int(step)) if step.isdecimal() else None
+        value = unwritten(value)
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
         else:
-            found = found.get(step) if isinstance(found, dict) else None
-    return found
+            return None
+    return value
 
 
 def unwritten(value: Any) -> Any:
@@ -113,16 +115,16 @@ def unwritten(value: Any) -> Any:
         return value
     for parse in (json.loads, ast.literal_eval):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            found = parse(value.strip())
-            return list(found) if isinstance(found, tuple) else found
+            parsed = parse(value.strip())
+            return list(parsed) if isinstance(parsed, tuple) else parsed
     return value
 
 
-def check_one(entry: str, where: str, known: Callable[[str], bool]) -> None:
-    """Raise DataError for an entry of a list that is several known names with another separator between."""
+def check_one(entry: str, where: str, is_name: Callable[[str], bool]) -> None:
+    """Raise DataError for an entry of a list that is several names with another separator between."""
     for mark in ("|", ",", SEPARATOR, "\t", "\n", "/", " "):
         parts = [part.strip() for part in entry.split(mark)]
-        if len(parts) > 1 and all(map(known, parts)):
+        if len(parts) > 1 and all(is_name(part) for part in parts):
             what = f"{short_repr(entry)} is {len(parts)} images with {mark!r} between"
             raise DataError(f"{where}: {what}: write a list, or in a .csv put {SEPARATOR!r} there, in quotes")
 
@@ -147,7 +149,7 @@ def _parquet(content: bytes, path: Path) -> list[FileRow]:
     try:
         table = read_parquet(path, content=content)
         check_rows(path, table)
-        _once(table.column_names, str(path))
+        _check_once(table.column_names, str(path))
         rows = table.to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from error
@@ -161,22 +163,25 @@ def _json(text: str, path: Path) -> list[FileRow]:
     data: Any = None
     try:
         data = parse_json(text, str(path))
-        by_line = of_lines and len(lines) == 1 and not _rowlike(data)
+        by_line = of_lines and len(lines) == 1 and not _is_list_of_rows(data)
     except DataError as error:
         by_line = not lines or "Extra data" in str(error) or (of_lines and lines[0][1].strip() != "[")
         if not by_line:
             raise
+    rows = []
     if by_line:
-        rows = []
         for number, line in lines:
             where = f"{path}: line {number}"
-            rows.append((where, number, parse_json(line, where)))
-    else:
-        rows = [(f"{path}: row {number}", number, row) for number, row in enumerate(_entries(data, path), start=1)]
-    return [FileRow(where, number, _values(row, where)) for where, number, row in rows]
+            rows.append(FileRow(where, number, _values(parse_json(line, where), where)))
+        return rows
+    for number, row in enumerate(_entries(data, path), start=1):
+        where = f"{path}: row {number}"
+        rows.append(FileRow(where, number, _values(row, where)))
+    return rows
 
 
-def _rowlike(value: Any) -> bool:
+def _is_list_of_rows(value: Any) -> bool:
+    """Whether a value is a list of objects or of lists."""
     return isinstance(value, list) and bool(value) and all(isinstance(part, dict | list) for part in value)
 
 
@@ -211,14 +216,15 @@ def _rows_of_lists(data: Mapping[str, Any], path: Path) -> list[Any] | None:
 
     They are the one list of rows beside other facts, a list of rows for each split or key, or columns of equal length.
     """
-    lists_of_rows = [value for value in data.values() if _rowlike(value)]
+    lists_of_rows = [value for value in data.values() if _is_list_of_rows(value)]
     if len(lists_of_rows) == 1:
         return list(lists_of_rows[0])
     if len(lists_of_rows) == len(data):
         column = "split" if all(key.lower() in SPLITS for key in data) else "key"
         rows = []
-        for key, of_key in data.items():
-            rows += [{column: key, **_values(row, f"{path}: {key}")} for row in of_key]
+        for key, entries in data.items():
+            for entry in entries:
+                rows.append({column: key, **_values(entry, f"{path}: {key}")})
         return rows
     columns = [value for value in data.values() if isinstance(value, list)]
     if len(columns) == len(data) and len({len(column) for column in columns}) == 1:
@@ -227,6 +233,7 @@ def _rows_of_lists(data: Mapping[str, Any], path: Path) -> list[Any] | None:
 
 
 def _values(row: Any, where: str) -> dict[str, Any]:
+    """Return the values of a row by column, or by place if it is a list."""
     if isinstance(row, list):
         return {str(place): value for place, value in enumerate(row)}
     if not isinstance(row, dict):
@@ -246,7 +253,8 @@ def _long_cells() -> Iterator[None]:
 
 def _cells(text: str, path: Path, header: bool) -> Iterator[FileRow]:
     """Yield the rows of a table; an empty cell is None."""
-    number, names = 0, list[str]()
+    number = 0
+    names: list[str] = []
     try:
         records = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=_separator(text, path))
         for cells in records:
@@ -255,15 +263,16 @@ def _cells(text: str, path: Path, header: bool) -> Iterator[FileRow]:
                 continue
             if not names:
                 places = [str(place) for place in range(len(cells))]
-                named = header or cells == places  # a header of numbers, as pandas writes for a table without names
-                names = [cell.strip() for cell in cells] if named else places
-                _once(names, f"{path}: line {number}")
-                if named:
+                # pandas writes a header of numbers for a table without names
+                is_header = header or cells == places
+                names = [cell.strip() for cell in cells] if is_header else places
+                _check_once(names, f"{path}: line {number}")
+                if is_header:
                     continue
             where = f"{path}: line {number}"
             if len(cells) != len(names):
-                as_in = "header" if header else "first line"
-                raise DataError(f"{where}: expected {len(names)} cells, as in the {as_in}, got {len(cells)}")
+                first = "header" if header else "first line"
+                raise DataError(f"{where}: expected {len(names)} cells, as in the {first}, got {len(cells)}")
             values = {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True)}
             yield FileRow(where, number, values, cells=True)
     except csv.Error as error:
@@ -292,6 +301,7 @@ def _separator(text: str, path: Path) -> str:
     return max(_SEPARATORS, key=fit)
 
 
-def _once(names: list[str], where: str) -> None:
+def _check_once(names: list[str], where: str) -> None:
+    """Raise DataError if a column occurs twice."""
     if len(set(names)) < len(names):
         raise DataError(f"{where}: column {short_repr(max(names, key=names.count))} occurs twice: rename one")

@@ -12,7 +12,7 @@ from typing import Any
 
 from negbench.contracts import check_option
 from negbench.errors import DataError, NegbenchError, printable, short_repr
-from negbench.files.captions import joined
+from negbench.files.captions import join_captions
 from negbench.files.image_files import is_picture, path_below
 from negbench.files.reader import Reader, note
 from negbench.files.row_files import SEPARATOR, SPLITS, VAL, FileRow, at, check_one, names_of, read_rows, unwritten
@@ -43,11 +43,13 @@ class TripletRow:
     wrong: tuple[tuple[str, str], ...] = ()  # judged negatives with their kinds
     wordings: tuple[str, ...] = ()
 
-    def listed(self, column: str) -> list[str]:
+    def images(self, column: str) -> list[str]:
         """Return the images in a column."""
         if column in JUDGED:
             return [image for kind, image in self.wrong if kind == JUDGED[column]]
-        return [self.reference, self.target] if column == "target" else getattr(self, column)
+        if column == "target":
+            return [self.reference, self.target]
+        return list(getattr(self, column))
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,8 @@ class TripletTable:
     @property
     def splits(self) -> list[str]:
         """Splits that have rows."""
-        named = dict.fromkeys(row.split for row in self.rows if row.split is not None)
-        return ["train", "val", *named] if self.divided else [*named]
+        names = list(dict.fromkeys(row.split for row in self.rows if row.split is not None))
+        return ["train", "val", *names] if self.divided else names
 
 
 def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Path] = ()) -> TripletTable:
@@ -93,33 +95,33 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
         DataError: no such file, not in its format, a column missing, a value of the wrong type; names row and column.
     """
     files = [file.absolute() for file in files]
-    named = _names_of_columns(columns)
-    table, *keys = named.pop(PATHS, "").rsplit(":", 2)
-    known = {}
+    file_columns = _names_of_columns(columns)
+    table, *keys = file_columns.pop(PATHS, "").rsplit(":", 2)
+    paths = {}
     if table:
-        known = _read_paths(Path(os.path.normpath(files[0].parent / table)), *keys)
+        paths = _read_paths(Path(os.path.normpath(files[0].parent / table)), *keys)
     root = Path(os.path.commonpath([file.parent for file in files]))
-    rows = list[TripletRow]()
-    present = dict[str, None]()
-    form = _Form(named, known)
+    rows: list[TripletRow] = []
+    present: dict[str, None] = {}  # columns of any file
+    form = _Form(file_columns, paths)
     for file in files:
-        read = read_rows(file, header=not form.by_place)
-        if not read:
+        file_rows = read_rows(file, header=not form.by_place)
+        if not file_rows:
             raise DataError(f"{file}: it contains no triplet")
-        form.check(file, read)
-        for row in read:
+        form.check(file, file_rows)
+        for row in file_rows:
             present |= dict.fromkeys(row.values)
-        own = replace(form, folders=(*folders, file.parent))
+        file_form = replace(form, folders=(*folders, file.parent))
         word = split_word(file.relative_to(root) if len(files) > 1 else Path(file.name))
         before = rows[-1].number if rows else 0
-        rows += [own.triplet(row, before + row.number, word) for row in read]
+        rows += [file_form.triplet(row, before + row.number, word) for row in file_rows]
     _check_separators(rows)
-    rows = _with_splits(rows, by_name="split" not in named and "split" not in present)
+    rows = _with_splits(rows, by_name="split" not in file_columns and "split" not in present)
     names = Counter((row.split, row.id) for row in rows)
     lacks_id = any(row.id is None for row in rows)
-    if "id" not in named and (len(names) < len(rows) or lacks_id):  # the column names something else
+    if "id" not in file_columns and (len(names) < len(rows) or lacks_id):  # the column names something else
         rows = [row if row.id is None else replace(row, id=None) for row in rows]
-        form = replace(form, named={**named, "id": ""})
+        form = replace(form, columns={**file_columns, "id": ""})
     used = set()
     for column in REQUIRED + OPTIONAL:
         path = form.path(column)
@@ -131,7 +133,9 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
 def has_columns(file: Path, columns: str = "") -> bool:
     """Whether a table has the columns of triplets, whatever its rows hold; arguments as for `read_triplets`."""
     try:
-        form = _Form({name: path for name, path in _names_of_columns(columns).items() if name != PATHS}, {})
+        file_columns = _names_of_columns(columns)
+        file_columns.pop(PATHS, "")
+        form = _Form(file_columns, {})
         form.check(file, read_rows(file, header=not form.by_place))
     except NegbenchError:
         return False
@@ -170,7 +174,8 @@ def read_names(path: Path) -> tuple[list[str], str]:
     folders = (path.absolute().parent,)
     if path.suffix in (".npz", ".npy", ".parquet"):
         note(path)
-        ids = [_image(name, f"{path}: ids", folders) for name in read_vectors(path, "ids", once="image")[0]]
+        row_names, _ = read_vectors(path, "ids", once="image")
+        ids = [_image(name, f"{path}: ids", folders) for name in row_names]
         return list(dict.fromkeys(ids)), hashlib.sha256("\n".join(ids).encode()).hexdigest()
     names = dict.fromkeys(_image(line.strip(), where, folders) for where, line in reader.lines(path))
     return list(names), reader.content
@@ -190,19 +195,19 @@ def split_word(path: Path) -> str | None:
 
 def _names_of_columns(columns: str) -> dict[str, str]:
     """Return our column -> the file's own name of it, or path in a row."""
-    named = dict[str, str]()
-    want = f"OURS=THEIRS with commas between, OURS of {', '.join(REQUIRED + OPTIONAL)}, or {PATHS}=FILE:ID:PATH"
-    check_option("columns", columns, not columns or bool(columns.replace(",", "").strip()), want)
+    names: dict[str, str] = {}
+    rule = f"OURS=THEIRS with commas between, OURS of {', '.join(REQUIRED + OPTIONAL)}, or {PATHS}=FILE:ID:PATH"
+    check_option("columns", columns, not columns or bool(columns.replace(",", "").strip()), rule)
     for part in columns.split(","):
         if not part.strip():
             continue
         before, _, after = part.partition("=")
         ours = before.strip()
         theirs = after.strip()
-        known = ours in REQUIRED + OPTIONAL or (ours == PATHS and theirs.count(":") == 2)
-        check_option("columns", columns, known and bool(theirs) and ours not in named, f"{want}, each once")
-        named[ours] = theirs
-    return named
+        is_column = ours in REQUIRED + OPTIONAL or (ours == PATHS and theirs.count(":") == 2)
+        check_option("columns", columns, is_column and bool(theirs) and ours not in names, f"{rule}, each once")
+        names[ours] = theirs
+    return names
 
 
 @dataclass(frozen=True)
@@ -210,25 +215,25 @@ class _Form:
     """How the rows of a file are read.
 
     Attributes:
-        named: our column -> the file's own name of it, or path in a row.
-        known: id -> path of an image.
+        columns: our column -> the file's own name of it, or path in a row.
+        paths: id -> path of an image.
         folders: of images; the last is the file's own.
         spelled: image -> how the files name it first, if otherwise.
     """
 
-    named: Mapping[str, str]
-    known: Mapping[str, str]
+    columns: Mapping[str, str]
+    paths: Mapping[str, str]
     folders: tuple[Path, ...] = ()
     spelled: dict[str, str] = field(default_factory=dict)
 
     @property
     def by_place(self) -> bool:
         """Whether columns are named by their places only."""
-        return bool(self.named) and all(re.fullmatch(r"\[?\d+\]?", path) for path in self.named.values())
+        return bool(self.columns) and all(re.fullmatch(r"\[?\d+\]?", path) for path in self.columns.values())
 
     def path(self, column: str) -> str:
         """Return where a column stands in a row."""
-        return self.named.get(column, column)
+        return self.columns.get(column, column)
 
     def check(self, file: Path, rows: Sequence[FileRow]) -> None:
         """Name all columns that no row has at once, and a first line that is a row: one more try is then enough."""
@@ -236,36 +241,36 @@ class _Form:
         for row in rows:
             names.update(row.values)
         lacking = []
-        for column in dict.fromkeys((*REQUIRED, *self.named)):
+        for column in dict.fromkeys((*REQUIRED, *self.columns)):
             path = self.path(column)
             if path not in names and all(at(row.values, path) is None for row in rows):
                 lacking.append(column)
         likely = []  # names of columns that look like an image's
         for column in ("reference", "target"):
-            named = self.named.get(column)
-            if named is not None and (is_picture(named) or any(at(row.values, named) == named for row in rows)):
-                likely.append(named)
+            name = self.columns.get(column)
+            if name is not None and (is_picture(name) or any(at(row.values, name) == name for row in rows)):
+                likely.append(name)
         by_place = "name the columns by place, as reference=0,target=1,text=2"
         cells = rows[0].cells and not self.by_place
         if cells and likely:
             raise DataError(f"{file}: line 1 is a row, as it holds {short_repr(likely[0])}, and no header: {by_place}")
         if lacking:
-            shown = []
+            descriptions = []
             unnamed = []
             for column in lacking:
-                named = self.named.get(column)
-                if named:
-                    shown.append(f"{short_repr(named)} for {column}")
+                name = self.columns.get(column)
+                if name:
+                    descriptions.append(f"{short_repr(name)} for {column}")
                 else:
-                    shown.append(column)
+                    descriptions.append(column)
                     unnamed.append(f"{column}=NAME")
             mend = ""
             if unnamed:
-                named = ",".join(unnamed)
-                mend = f": name them with --columns {named} (init, embed) or --set dataset.columns={named}"
+                setting = ",".join(unnamed)
+                mend = f": name them with --columns {setting} (init, embed) or --set dataset.columns={setting}"
             if cells and {*lacking} <= {*REQUIRED}:
                 mend += f"; if its first line is a row, {by_place}"
-            raise DataError(f"{file}: no column {', '.join(shown)} ({_has(rows)}){mend}")
+            raise DataError(f"{file}: no column {', '.join(descriptions)} ({_has(rows)}){mend}")
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -285,7 +290,7 @@ class _Form:
             where=row.where,
             number=number,
             reference=reference,
-            text=joined(*texts) if len(texts) > 1 else texts[0],
+            text=join_captions(*texts) if len(texts) > 1 else texts[0],
             target=target,
             relevant=(target, *more, *relevant) if more or relevant else (),
             group=self._optional(row, "group"),
@@ -302,18 +307,21 @@ class _Form:
         kinds = dict[str, str]()
         for column, kind in JUDGED.items():
             for image in self._images(row, column):
-                other = "relevant" if image in right else kinds.get(image, "unspecified")
-                if other not in ("unspecified", kind):
-                    raise DataError(f"{row.place(column)}: {short_repr(image)} is {other}, too: leave it out of one")
+                before = "relevant" if image in right else kinds.get(image, "unspecified")
+                if before not in ("unspecified", kind):
+                    raise DataError(f"{row.place(column)}: {short_repr(image)} is {before}, too: leave it out of one")
                 kinds[image] = kind
         return tuple((kind, image) for image, kind in kinds.items())
 
     def _value(self, row: FileRow, column: str) -> Any:
+        """Return what a row holds in one of our columns; raise DataError if it is required and missing."""
         value = at(row.values, self.path(column))
-        value = None if value != value else value  # pandas's NaN
-        if (column in REQUIRED or (column == "id" and "id" in self.named)) and unwritten(value) in (None, []):
-            has = [name for name, content in row.values.items() if content]
-            raise DataError(f"{row.place(column)} is missing (it has {short_repr(has)})")
+        if value != value:  # pandas's NaN
+            value = None
+        required = column in REQUIRED or (column == "id" and "id" in self.columns)
+        if required and unwritten(value) in (None, []):
+            filled = [name for name, content in row.values.items() if content]
+            raise DataError(f"{row.place(column)} is missing (it has {short_repr(filled)})")
         return value
 
     def _optional(self, row: FileRow, column: str) -> str | None:
@@ -325,9 +333,9 @@ class _Form:
         place = row.place(column)
         if value in (None, "", []):
             return ()
-        listed = unwritten(value)
-        if isinstance(listed, list) and (listed is value or any(isinstance(part, str | list) for part in listed)):
-            return tuple(_string(part, place) for part in listed)
+        parts = unwritten(value)
+        if isinstance(parts, list) and (parts is value or any(isinstance(part, str | list) for part in parts)):
+            return tuple(_string(part, place) for part in parts)
         return (_string(value, place),)
 
     def _images(self, row: FileRow, column: str) -> tuple[str, ...]:
@@ -336,7 +344,7 @@ class _Form:
             return ()
         several = column in LISTS or isinstance(value, list) or (row.cells and SEPARATOR in value)
         if several or re.fullmatch(r"\s*\[.*\]\s*", str(value)):
-            return tuple(self._image(entry, row, column) for entry in row.listed(column, value))
+            return tuple(self._image(entry, row, column) for entry in row.entries(column, value))
         return (self._image(value, row, column),)
 
     def _image(self, value: Any, row: FileRow, column: str) -> str:
@@ -346,16 +354,21 @@ class _Form:
                 f"{place} holds a picture, not its name: write files, as `for n, row in enumerate(rows): "
                 "open(f'{n}.jpg', 'wb').write(row['reference']['bytes']); row['reference'] = f'{n}.jpg'`"
             )
-        name = _string(value["path"] if isinstance(value, dict) and "path" in value else value, place)
-        name = re.sub(r"^(\d+)\.0$", r"\1", name) if row.cells else name  # as pandas writes whole numbers with a gap
-        image = _image(_string(self.known.get(name, name), place), place, self.folders)
+        if isinstance(value, dict) and "path" in value:
+            value = value["path"]
+        name = _string(value, place)
+        if row.cells:
+            name = re.sub(r"^(\d+)\.0$", r"\1", name)  # as pandas writes whole numbers with a gap
+        image = _image(_string(self.paths.get(name, name), place), place, self.folders)
         if image != name:
             self.spelled.setdefault(image, name)
         return image
 
 
 def _has(rows: Sequence[FileRow]) -> str:
-    return f"it has {', '.join(map(printable, names_of(rows[0].values if rows else {})))}"
+    """Say which columns a table has."""
+    names = names_of(rows[0].values) if rows else []
+    return f"it has {', '.join(printable(name) for name in names)}"
 
 
 def _string(value: Any, where: str) -> str:
@@ -377,6 +390,7 @@ def _string(value: Any, where: str) -> str:
 
 
 def _image(value: str, where: str, folders: Sequence[Path]) -> str:
+    """Return the id of the image that a text names."""
     if re.search(r"[\t\n]", value):
         check_one(value, where, bool)
     if "://" in value:
@@ -393,13 +407,13 @@ def _check_separators(rows: Sequence[TripletRow]) -> None:
     """Raise DataError for an entry that is several known images with a separator between, ';' but in lists of cells."""
     names = set[str]()
     for row in rows:
-        names.update(name for name in row.listed("target") if not re.search(r"[|,;\t]", name))
+        names.update(name for name in row.images("target") if not re.search(r"[|,;\t]", name))
 
     def is_name(part: str) -> bool:
         return part in names or is_picture(part)
 
     for row, column in product(rows, ("target", *LISTS)):
-        for entry in row.listed(column):
+        for entry in row.images(column):
             if entry not in names:
                 check_one(entry, f"{row.where}, column '{column}'", is_name)
 
@@ -409,11 +423,12 @@ def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRo
     first = {row.split: row for row in reversed(rows)}
     if len(first) > 1 and None in first:
         raise DataError(f"{first[None].where}, column 'split' is missing: other rows have one")
-    named = [name for name in VAL if name in first] or ["dev"]
-    if len(named) > 1:
-        one, other = (f"{name!r} ({first[name].where})" for name in named[:2])
-        raise DataError(f"{one} and {other} both name the split val: rename one, or leave it out")
-    renamed: dict[str | None, str | None] = {named[0]: "val"}
-    if by_name and named[0] not in first:
-        renamed["train"] = None
-    return [replace(row, split=renamed[row.split]) if row.split in renamed else row for row in rows]
+    names = [name for name in VAL if name in first] or ["dev"]
+    if len(names) > 1:
+        places = [f"{name!r} ({first[name].where})" for name in names[:2]]
+        raise DataError(f"{' and '.join(places)} both name the split val: rename one, or leave it out")
+    (val_name,) = names
+    new_names: dict[str | None, str | None] = {val_name: "val"}
+    if by_name and val_name not in first:
+        new_names["train"] = None
+    return [replace(row, split=new_names[row.split]) if row.split in new_names else row for row in rows]

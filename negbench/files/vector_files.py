@@ -42,8 +42,11 @@ _LIKE = {".pth": ".pt", ".bin": ".pt", ".hdf5": ".h5", ".index": ".faiss", ".pic
 
 def names_beside(path: Path) -> Path:
     """Return the file that names the rows of a .npy: of the same name, in .txt or .json; the former if none exists."""
-    there = [path.with_suffix(ending) for ending in _BESIDE if path.with_suffix(ending).is_file()]
-    return there[0] if there else path.with_suffix(_BESIDE[0])
+    candidates = [path.with_suffix(ending) for ending in _BESIDE]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    return candidates[0]
 
 
 def files_of(path: Path) -> list[Path]:
@@ -60,8 +63,11 @@ def conversion(path: Path, names: str = "") -> str | None:
     """
     ending = path.suffix.lower()
     lines = _LINES.get(_LIKE.get(ending, ending))
-    called = names or ("texts" if "text" in path.stem.lower() else "ids")
-    return None if lines is None else lines.format(path.name, path.stem, called)
+    if lines is None:
+        return None
+    if not names:
+        names = "texts" if "text" in path.stem.lower() else "ids"
+    return lines.format(path.name, path.stem, names)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -86,7 +92,7 @@ def read_vectors(path: Path, names: str, once: str = "") -> tuple[list[str], np.
         how = f"; convert it: {lines}" if lines else ""
         raise DataError(f"{path}: expected a {', '.join(ENDINGS)} file{how}")
     try:
-        named, array = _read(path, names)
+        row_names, array = _read_arrays(path, names)
     except NegbenchError:
         raise
     except Exception as error:  # zipfile's, numpy's, pyarrow's
@@ -94,12 +100,12 @@ def read_vectors(path: Path, names: str, once: str = "") -> tuple[list[str], np.
         why = f"it is {kind}" if kind else error
         raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {why}") from error
     vectors = as_floats(array, str(path))
-    if (named or names) and vectors.ndim and len(named) != len(vectors):
+    if (row_names or names) and vectors.ndim and len(row_names) != len(vectors):
         source = names_beside(path) if path.suffix == ".npy" else path
-        raise DataError(f"{source} has {len(named):,} names for the {len(vectors):,} vectors of {path.name}")
+        raise DataError(f"{source} has {len(row_names):,} names for the {len(vectors):,} vectors of {path.name}")
     if once:
-        _check_once(named, path, once)
-    return named, vectors
+        _check_once(row_names, path, once)
+    return row_names, vectors
 
 
 def as_floats(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
@@ -128,13 +134,14 @@ def _check_once(names: Sequence[str], path: Path, what: str) -> None:
             raise DataError(f"{path}: {what} {short_repr(name)} occurs twice (rows {first[name]} and {row}): keep one")
 
 
-def _read(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
+def _read_arrays(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """Read the names and the vectors of a file as they are in it."""
     if path.suffix == ".npy":
         beside = names_beside(path)
-        named = read_list(beside) if names or beside.is_file() else []
-        return named, npy_array(path)
+        row_names = read_list(beside) if names or beside.is_file() else []
+        return row_names, npy_array(path)
     if path.suffix == ".parquet":
-        return _of_table(path, names)
+        return _read_table(path, names)
     with npz_arrays(path) as file:
         return _choose_arrays(file, file.files, path, names)
 
@@ -155,17 +162,18 @@ def read_list(path: Path) -> list[str]:
         lines = text.rstrip().split("\n") if text.strip() else []
         return [line.strip() for line in lines]
     try:
-        held = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON: {error}") from error
-    if isinstance(held, dict):
-        held = next((held[key] for key in _ANY if isinstance(held.get(key), list)), held)
-    if not isinstance(held, list) or not all(isinstance(name, str | int) for name in held):
-        raise DataError(f'{path}: expected a list of names, ["a.jpg", "b.jpg"], got {short_repr(held)}')
-    return [str(name) for name in held]
+    if isinstance(content, dict):
+        content = next((content[key] for key in _ANY if isinstance(content.get(key), list)), content)
+    if not isinstance(content, list) or not all(isinstance(name, str | int) for name in content):
+        raise DataError(f'{path}: expected a list of names, ["a.jpg", "b.jpg"], got {short_repr(content)}')
+    return [str(name) for name in content]
 
 
-def _of_table(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
+def _read_table(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """Read the names and the vectors of a .parquet."""
     table = read_parquet(path)
     columns = [str(name) for name in table.column_names]
     if UNNAMED_INDEX in columns:
@@ -174,19 +182,19 @@ def _of_table(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
         else:
             index = NAMES[names or "ids"][0]
             table = table.rename_columns([index if name == UNNAMED_INDEX else name for name in columns])
-    arrays = dict[str, Any]()
-    known = list[str]()
+    arrays: dict[str, Any] = {}
+    keys: list[str] = []  # of columns that may be names or vectors
     for name in table.column_names:
         column = table[name]
         lists = hasattr(column.type, "value_type")
         arrays[name] = _stack(column.chunks) if lists else column.to_numpy()
         if lists or names or name in _ANY:
-            known.append(name)
+            keys.append(name)
     numbered = numbered_columns({name: values.dtype for name, values in arrays.items() if values.ndim == 1})
     if numbered and all(values.ndim == 1 for values in arrays.values()):
         arrays["features"] = np.stack([arrays.pop(column) for column in numbered], axis=1)
-        known = [name for name in known if name not in numbered] + ["features"]
-    return _choose_arrays(arrays, known, path, names)
+        keys = [name for name in keys if name not in numbered] + ["features"]
+    return _choose_arrays(arrays, keys, path, names)
 
 
 def _stack(chunks: list[Any]) -> np.ndarray[Any, Any]:
@@ -218,9 +226,9 @@ def numbered_columns(dtypes: Mapping[str, Any]) -> list[str]:
     """
     stems = dict[str, dict[int, str]]()
     for name, dtype in dtypes.items():
-        found = re.fullmatch(r"(.*?)(\d+)", str(name))
-        if found is not None and np.dtype(dtype).kind in "fiub":
-            stems.setdefault(found[1], {})[int(found[2])] = name
+        match = re.fullmatch(r"(?P<stem>.*?)(?P<number>\d+)", str(name))
+        if match is not None and np.dtype(dtype).kind in "fiub":
+            stems.setdefault(match["stem"], {})[int(match["number"])] = name
     for columns in stems.values():
         first = min(columns)
         if len(columns) > 1 and first in (0, 1) and set(columns) == set(range(first, first + len(columns))):
@@ -229,15 +237,16 @@ def numbered_columns(dtypes: Mapping[str, Any]) -> list[str]:
 
 
 def _choose_arrays(arrays: Any, keys: list[str], path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
-    wanted = next((name for name in NAMES.get(names, _ANY) if name in keys), names)
-    others = [name for name in keys if name != wanted]
-    key = others[0] if len(others) == 1 else "features"
-    for name in (wanted, key) if wanted else (key,):
-        if name not in keys:
-            raise DataError(f"{path} has no '{name}', only {', '.join(map(repr, keys[:10])) or 'nothing'}")
+    """Return the array of names, [] if none is wanted and there is none, and the one of vectors."""
+    names_key = next((name for name in NAMES.get(names, _ANY) if name in keys), names)
+    others = [name for name in keys if name != names_key]
+    vectors_key = others[0] if len(others) == 1 else "features"
+    for key in (names_key, vectors_key):
+        if key and key not in keys:
+            raise DataError(f"{path} has no '{key}', only {', '.join(map(repr, keys[:10])) or 'nothing'}")
     try:
-        named = arrays[wanted].tolist() if wanted else []
-        vectors = arrays[key]
+        row_names = arrays[names_key].tolist() if names_key else []
+        vectors = arrays[vectors_key]
     except ValueError as error:
         raise DataError(f"{path} holds Python objects: save ids with np.array(ids, dtype=str) ({error})") from error
-    return [name.decode() if isinstance(name, bytes) else str(name) for name in named], vectors
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in row_names], vectors

@@ -67,7 +67,7 @@ def mining_task(
         target=dataset.target_columns,
         group=dataset.group_index,
         groups=list(dataset.groups.values()),
-        excluded=scene.train.excluded(mining),
+        excluded=scene.train.excluded_columns(mining),
         relevant=dataset.answers,
         kinds=dataset.kind_table if dataset.kinds else None,
         cache=scene.train.mined.setdefault(exclusions, {}),

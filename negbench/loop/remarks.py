@@ -253,7 +253,9 @@ def idle_exclusions(mining: MiningConfig, dataset: Dataset) -> list[tuple[str, s
     idle = list[tuple[str, str]]()
     nothing = torch.empty(0, dtype=torch.int64)  # neither features nor texts matter
     for name, why in _EXCLUDED.items():
-        rows = Split(dataset, nothing, nothing, {}).excluded(MiningConfig.model_validate({name: getattr(mining, name)}))
+        rows = Split(dataset, nothing, nothing, {}).excluded_columns(
+            MiningConfig.model_validate({name: getattr(mining, name)})
+        )
         if rows is not None and (rows.values == dataset.target_columns.repeat_interleave(rows.lengths)).all():
             idle.append((f"mining.{name}", why.format(f"{dataset.card.name} {dataset.split}")))
     return idle

@@ -134,7 +134,7 @@ def _read_images(row: FileRow, column: str, spelling: _Spelling) -> list[int]:
     if column == "negative" and isinstance(value, str):
         names: Sequence[Any] = [value]
     else:
-        names = row.listed(column, value)
+        names = row.entries(column, value)
     dataset = spelling.dataset
     columns = []
     for name in names:

@@ -295,7 +295,7 @@ def _read_targets(
         if name in columns:
             lists[name] = []
             for row in rows:
-                entries = row.listed(name, row.values.get(name))
+                entries = row.entries(name, row.values.get(name))
                 lists[name].append([finder.row_or_value(row, name, entry) for entry in entries])
     targets = [finder.row_or_value(row, "target", row.values["target"]) for row in rows]
     try:

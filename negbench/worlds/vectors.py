@@ -23,7 +23,7 @@ from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.datasets.galleries import AttributeCodes
 from negbench.errors import DataError, OptionError
-from negbench.files.captions import joined
+from negbench.files.captions import join_captions
 from negbench.metrics.fixed import DEV_QUERIES
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
@@ -208,7 +208,7 @@ def _queries(part: WorldPart, start: int) -> Iterator[Query]:
         query = Query(
             f"{part.split}-{number:05}",
             part.images[reference],
-            joined(*captions),
+            join_captions(*captions),
             part.images[target],
             GROUP,
             tuple(relevant),

@@ -332,7 +332,7 @@ def test_long_cells_and_lines_are_read(tmp_path, case):
     (tmp_path / "t.csv").write_text(form.format(*parts), encoding="utf-8")
     (row,) = read_rows(tmp_path / "t.csv")
     if "negatives" in form:
-        assert row.listed("negatives", row.values["negatives"]) == parts[0].split(";")
+        assert row.entries("negatives", row.values["negatives"]) == parts[0].split(";")
     else:
         assert len(row.values) == 15_000
     assert csv.field_size_limit() == 131_072

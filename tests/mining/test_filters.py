@@ -150,10 +150,10 @@ def test_known_groups_are_left_out(vector_sets):
     train = untrained(config_of(vector_sets, "qure")).scene.train
     data = train.dataset
     mining = MiningConfig(exclude_subset=True)
-    assert train.excluded(MiningConfig()) is None
+    assert train.excluded_columns(MiningConfig()) is None
     object.__setattr__(data.queries[0], "subset", (data.images[3], data.images[8], "an image of another gallery"))
     try:
-        assert [train.excluded(mining).row(i).tolist() for i in (0, 1)] == [[3, 8], []]
+        assert [train.excluded_columns(mining).row(i).tolist() for i in (0, 1)] == [[3, 8], []]
         columns = torch.tensor([2, 3, 8, 9])
         free = train.allowed_images(torch.tensor([0, 1]), columns, MiningConfig())
         allowed = train.allowed_images(torch.tensor([0, 1]), columns, mining)
