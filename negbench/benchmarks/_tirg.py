@@ -67,12 +67,19 @@ class ClassDataset(Dataset):
             DataError: images are missing, there is no query, or no two classes are one word apart.
         """
         missing = () if files is None else files.require(labels.images, allow_missing=allow_missing)
-        kept = labels.without(missing)
-        pairs = TrainingPairs(kept, language) if split == "train" and kept.images else None
-        queries = tests(kept) if pairs is None else pairs.draw(pairs.count)
-        columns = columns_of({GROUP: kept.images})
-        part = f"{pairs.count} pairs drawn for every epoch" if pairs else ""
-        data = cls(card, split, queries, *columns, labels.content, files, missing, labels.remarks, part, pairs=pairs)
+        present = labels.without(missing)
+        images, groups = columns_of({GROUP: present.images})
+        pairs = None
+        part = ""
+        if split == "train" and present.images:
+            pairs = TrainingPairs(present, language)
+            queries = pairs.draw(pairs.count)
+            part = f"{pairs.count} pairs drawn for every epoch"
+        else:
+            queries = tests(present)
+        data = cls(
+            card, split, queries, images, groups, labels.content, files, missing, labels.remarks, part, pairs=pairs
+        )
         return data.loaded(None, labels.place)
 
     @property
@@ -91,8 +98,10 @@ class ClassDataset(Dataset):
         subset = super().with_queries(rows, part)
         if self.pairs is None:
             return subset
-        apart = {str(query.target) for query in self.queries} - {str(query.target) for query in subset.queries}
-        return dataclasses.replace(subset, pairs=dataclasses.replace(self.pairs, apart=self.pairs.apart | apart))
+        targets = {str(query.target) for query in self.queries}
+        targets_left_out = targets - {str(query.target) for query in subset.queries}
+        pairs = dataclasses.replace(self.pairs, never_targets=self.pairs.never_targets | targets_left_out)
+        return dataclasses.replace(subset, pairs=pairs)
 
     def rank(self, score_block: ScoreBlock, block: int | None = None) -> QueryRanks:
         """As `Dataset.rank`, with the best rank of any relevant image as `target_rank`."""
@@ -107,9 +116,11 @@ class ClassDataset(Dataset):
 
 
 def recalls(cutoffs: Iterable[int]) -> dict[str, Metric]:
-    """Recall at every cut-off, and their mean."""
-    each = {f"recall_at_{k}": hits(k) for k in cutoffs}
-    return {name: Metric((values,)) for name, values in each.items()} | {"average": Metric(tuple(each.values()))}
+    """Return recall at every cut-off, and their mean."""
+    hits_at = {f"recall_at_{k}": hits(k) for k in cutoffs}
+    metrics = {name: Metric((values,)) for name, values in hits_at.items()}
+    metrics["average"] = Metric(tuple(hits_at.values()))
+    return metrics
 
 
 def resolve_split(split: str) -> str:
@@ -145,11 +156,11 @@ class Labels:
     def without(self, missing: Iterable[str]) -> Labels:
         """Return the labels without the missing images."""
         gone = set(missing)
-        kept = [index for index, image in enumerate(self.images) if image not in gone]
+        present = [index for index, image in enumerate(self.images) if image not in gone]
         return Labels(
-            [self.images[index] for index in kept],
-            [self.captions[index] for index in kept],
-            [self.kinds[index] for index in kept] if self.kinds else [],
+            [self.images[index] for index in present],
+            [self.captions[index] for index in present],
+            [self.kinds[index] for index in present] if self.kinds else [],
         )
 
     @cached_property
@@ -160,8 +171,9 @@ class Labels:
     def query(self, name: str, images: tuple[str, str], captions: tuple[str, str], language: Language) -> Query:
         """Make a query whose relevant images are all of the target's class, target first (one tuple per target)."""
         reference, target = images
+        _, target_class = captions
         if target not in self._relevant:
-            others = (image for image in self.of_class[captions[1]] if image != target)
+            others = [image for image in self.of_class[target_class] if image != target]
             self._relevant[target] = (target, *others)
         text = language.modification(*captions)
         return Query(name, reference, text, target, GROUP, self._relevant[target], captions)
@@ -198,12 +210,12 @@ class TrainingPairs:
     Args:
         labels: of the training images.
         language: what a pair is, and its texts.
-        apart: images that are never targets: those of queries set aside.
+        never_targets: images that are never targets: those of queries set aside.
     """
 
     labels: Labels
     language: Language
-    apart: frozenset[str] = frozenset()
+    never_targets: frozenset[str] = frozenset()
 
     @property
     def count(self) -> int:
@@ -220,14 +232,16 @@ class TrainingPairs:
     def targets(self) -> dict[Class, list[int]]:
         """Class -> indices of its images that may be targets."""
         images = enumerate(self.labels.images)
-        return group_pairs((self.classes[place], place) for place, image in images if image not in self.apart)
+        return group_pairs((self.classes[place], place) for place, image in images if image not in self.never_targets)
 
     @cached_property
     def members(self) -> dict[Class, list[tuple[Class, str]]]:
         """Family -> its classes that have a target, each with the word taken out of it."""
-        return group_pairs(
-            (family, (source, word)) for source in self.targets for family, word in self._families_of(source)
-        )
+        members: dict[Class, list[tuple[Class, str]]] = {}
+        for source in self.targets:
+            for family, word in self._families_of(source):
+                members.setdefault(family, []).append((source, word))
+        return members
 
     @cached_property
     def families(self) -> dict[Class, list[tuple[Class, str]]]:
@@ -236,7 +250,7 @@ class TrainingPairs:
         for source in dict.fromkeys(self.classes):
             families[source] = []
             for family, word in self._families_of(source):
-                if any(other != word for _, other in self.members.get(family, ())):
+                if any(word_of_member != word for _, word_of_member in self.members.get(family, ())):
                     families[source].append((family, word))
         if not any(families.values()):
             raise DataError("no two classes of images are one word apart: there is no training pair")
@@ -260,18 +274,24 @@ class TrainingPairs:
         prefix = f"train-{epoch_and_seed[0]}" if epoch_and_seed else "train"
         images = self.labels.images
         captions = self.labels.captions
-        words = self.language
-        sources = [place for place, own in enumerate(self.classes) if self.families[own]]
+        language = self.language
+        sources = [place for place, source in enumerate(self.classes) if self.families[source]]
         queries = []
         for number, source in enumerate(chance.choices(sources, k=count)):
-            target = self._target(source, chance)
-            own = captions[source], captions[target]
-            query = self.labels.query(f"{prefix}-{number:07d}", (images[source], images[target]), own, words)
-            before, after = map(words.description, own)
-            queries.append(dataclasses.replace(query, reference_text=before, target_text=after))
+            target = self._draw_target(source, chance)
+            name = f"{prefix}-{number:07d}"
+            classes = (captions[source], captions[target])
+            query = self.labels.query(name, (images[source], images[target]), classes, language)
+            queries.append(
+                dataclasses.replace(
+                    query,
+                    reference_text=language.description(captions[source]),
+                    target_text=language.description(captions[target]),
+                )
+            )
         return queries
 
-    def _target(self, source: int, chance: random.Random) -> int:
+    def _draw_target(self, source: int, chance: random.Random) -> int:
         while True:
             family, word = chance.choice(self.families[self.classes[source]])
             neighbour, other_word = chance.choice(self.members[family])

@@ -106,7 +106,8 @@ class Circo(HasTestServer):
         """
         submittable(self)
         lists = self.ids_of(self.top(score_block, SUBMITTED))
-        return {f"circo-{self.split}.json": {query: [int(i) for i in ids] for query, ids in lists.items()}}
+        numbers = {query: [int(image) for image in ids] for query, ids in lists.items()}
+        return {f"circo-{self.split}.json": numbers}
 
 
 # --- files -------------------------------------------------------------------------------------------------------
@@ -119,8 +120,8 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
     relevant: tuple[str, ...] = ()
     if split != "test" or "target_img_id" in entry:
         target = _id(get(entry, "target_img_id", int, where), f"{where}: key 'target_img_id'")
-        listed = get(entry, "gt_img_ids", list, where)
-        truths = [_id(value, f"{where}: key 'gt_img_ids'[{n}]") for n, value in enumerate(listed)]
+        values = get(entry, "gt_img_ids", list, where)
+        truths = [_id(value, f"{where}: key 'gt_img_ids'[{place}]") for place, value in enumerate(values)]
         if target not in truths:
             raise DataError(f"{where}: key 'gt_img_ids': the target {target} is not among the ground truths")
         relevant = tuple(dict.fromkeys((target, *truths)))
@@ -131,8 +132,9 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
     outside = next((image for image in (reference, *relevant) if image not in gallery), None)
     if outside is not None:
         raise DataError(f"{where}: image {outside} of query {name} is not in {INFO}")
-    whole = f"Find a picture that also {concept.strip()}, but {caption.strip()}"
-    text = whole if with_concept else caption.strip()
+    text = caption.strip()
+    if with_concept:
+        text = f"Find a picture that also {concept.strip()}, but {text}"
     return Query(name, reference, text, target, GROUP, relevant, (caption, concept))
 
 
@@ -152,5 +154,7 @@ def _read_gallery(reader: Reader, path: Path) -> list[str]:
 
 
 def _number(path: PurePath) -> str:
-    """000000009761.jpg -> '9761'; any other name as it is."""
-    return str(int(path.stem)) if path.stem.isascii() and path.stem.isdigit() and len(path.stem) <= 12 else path.stem
+    """Return '9761' for 000000009761.jpg; any other name as it is."""
+    name = path.stem
+    is_number = name.isascii() and name.isdigit() and len(name) <= 12
+    return str(int(name)) if is_number else name

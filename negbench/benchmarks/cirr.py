@@ -28,7 +28,8 @@ VERSION = "rc2"  # of the annotation files; part of their names
 GROUP = "all"
 RECALLS = (1, 5, 10, 50)
 SUBSET_RECALLS = (1, 2, 3)
-SUBMITTED, SUBSET_SUBMITTED = 50, 3  # ids per query that the test server takes
+SUBMITTED = 50  # ids per query that the test server takes
+SUBSET_SUBMITTED = 3  # the same within a query's group
 GROUP_SIZE = 6
 TREE = (
     f"captions/cap.{VERSION}.SPLIT.json, image_splits/split.{VERSION}.SPLIT.json, and the images as "
@@ -65,9 +66,8 @@ class Cirr(HasTestServer):
         kind = card(split)
         reader = Reader.find(options.root, kind, marker=f"captions/cap.{VERSION}.{split}.json", tree=TREE)
         path = reader.root / "image_splits" / f"split.{VERSION}.{split}.json"
-        ids = [
-            image_id(name, f"{path}: key {short_repr(name)}") for name in check_type(reader.json(path), dict, str(path))
-        ]
+        names = check_type(reader.json(path), dict, str(path))
+        ids = [image_id(name, f"{path}: key {short_repr(name)}") for name in names]
         make = partial(_query, split=split, gallery=set(ids))
         queries = reader.queries(reader.root / f"captions/cap.{VERSION}.{split}.json", "pairid", make)
         files = ImageFiles.scan(reader.root, files=reader.files_beside(*IMAGE_FOLDERS), tree=TREE) if images else None
@@ -108,10 +108,14 @@ class Cirr(HasTestServer):
             File name -> {"version", "metric", query id: image ids, best first}; the reference is in no list.
         """
         submittable(self)
-        of_group = self.top_of_group(score_block, SUBSET_SUBMITTED)
-        best = {"recall": self.top(score_block, SUBMITTED), "recall_subset": of_group}
-        lists = {metric: {"version": VERSION, "metric": metric, **self.ids_of(top)} for metric, top in best.items()}
-        return {f"cirr-{self.split}-{metric}.json": content for metric, content in lists.items()}
+        best = {
+            "recall": self.top(score_block, SUBMITTED),
+            "recall_subset": self.top_of_group(score_block, SUBSET_SUBMITTED),
+        }
+        files = {}
+        for metric, top in best.items():
+            files[f"cirr-{self.split}-{metric}.json"] = {"version": VERSION, "metric": metric, **self.ids_of(top)}
+        return files
 
 
 def card(split: str) -> DatasetCard:
@@ -146,8 +150,8 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
     subset = tuple(member for member in dict.fromkeys(members) if member != reference)
     query = Query(name, reference, caption.strip(), target, GROUP, captions=(caption,), subset=subset)
     grouped = split != "train"  # training does not use groups; a dev part uses those that exist
-    named = (query.reference, *(query.subset if grouped else ()))
-    outside = next((image for image in named if image not in gallery), None)
+    images = (query.reference, *query.subset) if grouped else (query.reference,)
+    outside = next((image for image in images if image not in gallery), None)
     if outside is not None:
         raise DataError(f"{where}: {short_repr(outside)} of query {query.id} is not in split.{VERSION}.{split}.json")
     if grouped and (len(query.subset) != GROUP_SIZE - 1 or query.target not in (None, *query.subset)):

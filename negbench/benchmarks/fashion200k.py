@@ -58,7 +58,7 @@ class Fashion200K(ClassDataset):
         split = resolve_split(split)
         reader = Reader.find(options.root, CARD, marker="labels", tree=TREE)
         labels = _read_labels(reader, split)
-        tests = partial(_test_queries, named=_read_queries(reader, labels) if split == "test" else [])
+        tests = partial(_test_queries, pairs=_read_queries(reader, labels) if split == "test" else [])
         files = _scan(reader, labels.images) if images else None
         labels = dataclasses.replace(labels, place=reader.root, content=reader.content)
         return cls.of_labels(CARD, split, labels, LANGUAGE, tests, files, allow_missing=options.allow_missing)
@@ -121,17 +121,25 @@ LANGUAGE = Language(families, modification, description)
 def _read_labels(reader: Reader, split: str) -> Labels:
     """Read images, captions and categories of a split's label files, with remarks on oddities."""
     folder = reader.root / "labels"
-    paths = [p for p in sorted(folder.glob("*")) if split in p.name and p.name != QUERIES and p.is_file()]
+    paths = []
+    for path in sorted(folder.glob("*")):
+        if split in path.name and path.name != QUERIES and path.is_file():
+            paths.append(path)
     if not paths:
         raise DataError(f"{folder} has no file with '{split}' in its name: put the label files there")
     captions: dict[str, str] = {}
-    repeated, conflicting = 0, 0
-    for where, line in (place for path in paths for place in reader.lines(path)):
+    repeated = 0
+    conflicting = 0
+    lines: list[tuple[str, str]] = []
+    for path in paths:
+        lines += reader.lines(path)
+    for where, line in lines:
         fields = line.split("\t")
         if len(fields) != 3:
             raise DataError(f"{where}: expected path, score and caption separated by tabs, got {short_repr(line)}")
-        image = without_extension(relative_path(fields[0], where))
-        caption = fields[2].strip()
+        image_path, _, caption = fields
+        image = without_extension(relative_path(image_path, where))
+        caption = caption.strip()
         if not caption:
             raise DataError(f"{where}: image '{image}' has an empty caption")
         repeated += image in captions
@@ -176,13 +184,13 @@ def _scan(reader: Reader, ids: Sequence[str]) -> ImageFiles:
 # --- queries -----------------------------------------------------------------------------------------------------
 
 
-def _test_queries(labels: Labels, named: list[tuple[str, str, str, str]]) -> list[Query]:
+def _test_queries(labels: Labels, pairs: list[tuple[str, str, str, str]]) -> list[Query]:
     """Make the queries whose source exists and for which an image with the target's caption exists."""
-    there = set(labels.images)
+    images = set(labels.images)
     queries = []
-    for number, (source, before, target, after) in enumerate(named):
-        if target not in there:  # only if images are missing: another of its class replaces it
+    for number, (source, before, target, after) in enumerate(pairs):
+        if target not in images:  # only if images are missing: another of its class replaces it
             target = next((image for image in labels.of_class.get(after, ()) if image != source), "")
-        if source in there and target:
+        if source in images and target:
             queries.append(labels.query(f"test-{number:05d}", (source, target), (before, after), LANGUAGE))
     return queries

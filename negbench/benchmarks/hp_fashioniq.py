@@ -13,7 +13,6 @@ the same collection as HS-FashionIQ and published no file of its own.
 """
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -82,35 +81,42 @@ class HPFashionIQ(PreferenceFormat):
         check_option("split", split, split == SPLIT, f"{SPLIT} ({CARD.name} has nothing to train on)")
         tree = f"{FILE}, and FashionIQ's images as ID.jpg or ID.png in any folder"
         reader = Reader.find(options.root, CARD, marker=FILE, tree=tree)
-        read = _read(reader, reader.root / FILE)
-        judgements = {query.id: judgement for query, judgement in read}
-        queries = [query for query, _ in read]
-        named = (image for query, own in read for image in (query.reference, str(query.target), *own.images))
-        galleries = columns_of({GROUP: dict.fromkeys(named)})
-        data = cls(CARD, split, queries, *galleries, reader.content, judgements=judgements)
+        judgements: dict[str, Judgement] = {}
+        queries: list[Query] = []
+        gallery: dict[str, None] = {}
+        for query, judgement in _read(reader, reader.root / FILE):
+            judgements[query.id] = judgement
+            queries.append(query)
+            gallery |= dict.fromkeys((query.reference, str(query.target), *judgement.images), None)
+        names, groups = columns_of({GROUP: gallery})
+        data = cls(CARD, split, queries, names, groups, reader.content, judgements=judgements)
         files = ImageFiles.scan(reader.root, files=reader.files_beside("fashioniq")) if images else None
         data = data.loaded(files, reader.root / FILE, allow_missing=options.allow_missing)
-        kept = [query for query in data.queries if set(data.missing).isdisjoint(judgements[query.id].images)]
-        if not kept:
+        complete = [query for query in data.queries if set(data.missing).isdisjoint(judgements[query.id].images)]
+        if not complete:
             raise DataError(f"{CARD.name}: no judgement is left in {reader.root / FILE} ({len(data.missing)} missing)")
-        sane = [query for query in kept if not judgements[query.id].contradicts_itself]
-        checked, fate = options.sanity_check, "dataset.sanity_check=true leaves them out, as QuRe does"
+        sane = [query for query in complete if not judgements[query.id].contradicts_itself]
+        if options.sanity_check:
+            data = dataclasses.replace(data, queries=sane, part="sanity check passed")
+            fate = "left out"
+        else:
+            data = dataclasses.replace(data, queries=complete, part="")
+            fate = "dataset.sanity_check=true leaves them out, as QuRe does"
         remarks = (
             *data.remarks,
             f"QuRe counts {VALID:,} valid queries: it drops {FLAGGED} that participants flagged for modality "
             "redundancy, and the file does not hold the flags",
-            f"{len(kept) - len(sane):,} of {len(kept):,} judgements prefer the set with the lower Likert score: "
-            + ("left out" if checked else fate),
+            f"{len(complete) - len(sane):,} of {len(complete):,} judgements prefer the set with the lower Likert "
+            f"score: {fate}",
         )
-        part = "sanity check passed" if checked else ""
-        return dataclasses.replace(data, queries=sane if checked else kept, remarks=remarks, part=part)
+        return dataclasses.replace(data, remarks=remarks)
 
 
 # --- files -------------------------------------------------------------------------------------------------------
 
 
 def _read(reader: Reader, path: Path) -> list[tuple[Query, Judgement]]:
-    read = list[tuple[Query, Judgement]]()
+    pairs: list[tuple[Query, Judgement]] = []
     for participant, question_sets in check_type(reader.json(path), dict, str(path)).items():
         where = f"{path}: {short_repr(participant)}"
         for name, entry in check_type(question_sets, dict, where).items():
@@ -121,21 +127,27 @@ def _read(reader: Reader, path: Path) -> list[tuple[Query, Judgement]]:
                 raise DataError(f"{here}: the six lists must have the same length, got {lengths}")
             for index, values in enumerate(zip(*lists.values(), strict=True)):
                 marks = [f"{here}: key '{key}'[{index}]" for key in _LISTS]
-                read.append(_judgement(participant, f"{participant}/{name}/{index:02d}", values, marks))
-    if not read:
+                pairs.append(_judgement(participant, f"{participant}/{name}/{index:02d}", values, marks))
+    if not pairs:
         raise DataError(f"{path} holds no judgement")
-    return read
+    return pairs
 
 
 def _judgement(participant: str, query: str, values: Sequence[Any], marks: Sequence[str]) -> tuple[Query, Judgement]:
-    reference, target, sentence, one, two, preferred = values
-    text = check_type(sentence, str, marks[2])
+    """Return a judgement and its query, from an entry of each of the six lists and their places in the file."""
+    reference, target, sentence, first, second, preferred = values
+    at_reference, at_target, at_sentence, at_first, at_second, at_preferred = marks
+    text = check_type(sentence, str, at_sentence)
     if preferred not in ("1", "2"):
-        raise DataError(f'{marks[5]}: expected "1" or "2", got {short_repr(preferred)}')
-    asked = _image(reference, marks[0]), _restore_signs(text), _image(target, marks[1])
-    sets = _members(one, marks[3]), _members(two, marks[4])
-    ratings = _rating(one, marks[3]), _rating(two, marks[4])
-    return Query(query, *asked, GROUP, captions=(text,)), Judgement(participant, sets, ratings, preferred == "1")
+        raise DataError(f'{at_preferred}: expected "1" or "2", got {short_repr(preferred)}')
+    reference_image = _image(reference, at_reference)
+    target_image = _image(target, at_target)
+    sets = (_members(first, at_first), _members(second, at_second))
+    ratings = (_rating(first, at_first), _rating(second, at_second))
+    return (
+        Query(query, reference_image, _restore_signs(text), target_image, GROUP, captions=(text,)),
+        Judgement(participant, sets, ratings, preferred == "1"),
+    )
 
 
 def _members(value: Any, where: str) -> tuple[str, ...]:
@@ -149,7 +161,7 @@ def _members(value: Any, where: str) -> tuple[str, ...]:
 
 def _rating(value: Mapping[str, Any], where: str) -> int:
     rating = get(value, "user_score", str, where)
-    if rating not in map(str, LIKERT):
+    if rating not in [str(step) for step in LIKERT]:
         raise DataError(f'{where}: key \'user_score\': expected "1" to "5", got {short_repr(rating)}')
     return int(rating)
 
@@ -166,4 +178,6 @@ def _restore_signs(sentence: str) -> str:
         >>> _restore_signs("has long sleevesdotmark  and is black andmark white")
         'has long sleeves. and is black & white'
     """
-    return " ".join(re.sub("|".join(_MARKS), lambda mark: _MARKS[mark.group()], sentence).split())
+    for word, sign in _MARKS.items():
+        sentence = sentence.replace(word, sign)
+    return " ".join(sentence.split())

@@ -63,8 +63,9 @@ class Icir(Dataset):
     def load(cls, options: FolderOptions, split: str = "val", images: bool = True) -> Self:
         """Read the only split, val; arguments and errors as for `Dataset.load`."""
         check_option("split", split, split == "val", "val (i-CIR has one set of queries, and nothing to train on)")
+        home = ""
         try:
-            reader, home = Reader.find(options.root, CARD, marker="query_files.csv", tree=TREE), ""
+            reader = Reader.find(options.root, CARD, marker="query_files.csv", tree=TREE)
         except DataError:
             home = "annotations/"
             reader = Reader.find(options.root, CARD, marker=f"{home}query_files.csv", tree=TREE)
@@ -83,12 +84,11 @@ class Icir(Dataset):
         data = cls(CARD, split, queries, *columns_of(galleries), reader.content, remarks=remarks)
         files = None
         if images and home:
-            tars = sorted(reader.root.glob("webdataset/*/*.tar"))
-            found = {}
-            for tar in tars:
-                for image, path in _in(tar):
-                    found[image] = (path,)
-            files = ImageFiles(reader.root, found, TREE)
+            paths = {}
+            for tar in sorted(reader.root.glob("webdataset/*/*.tar")):
+                for image, path in _pictures_in(tar):
+                    paths[image] = (path,)
+            files = ImageFiles(reader.root, paths, TREE)
         elif images:
             files = ImageFiles.scan(reader.root, key=_id, files=reader.files, tree=TREE)
         return data.loaded(files, reader.root, allow_missing=options.allow_missing)
@@ -104,8 +104,9 @@ class Icir(Dataset):
         scores = block.scores.float().cpu()
         place = places(scores, torch.ones_like(right))[right]
         lengths = right.sum(1)
-        own = trapezoid_average_precision(Ragged(place, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])))
-        return replace(super()._rank_block(block), values={OWN: own})
+        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        average_precision = trapezoid_average_precision(Ragged(place, offsets))
+        return replace(super()._rank_block(block), values={OWN: average_precision})
 
     def _right(self, rows: Tensor, local: Tensor, width: int) -> Tensor:
         """[b, width] bool, the right images of the queries."""
@@ -130,10 +131,10 @@ def _rows(reader: Reader, name: str, *, texts_needed: bool) -> Iterator[tuple[st
     """Yield place, image, text and instance of every row; only a query must have a text."""
     for where, line in reader.lines(reader.root / name):
         fields = [field.strip() for field in line.split(",")]
-        named = len(fields) == 3 and fields[0] and fields[2]
-        if not named or (texts_needed and not fields[1]):
+        image, text, instance = fields if len(fields) == 3 else ("", "", "")
+        if not image or not instance or (texts_needed and not text):
             raise DataError(f"{where}: expected image,text,instance without other commas, got {short_repr(line)}")
-        yield where, _id(PurePath(fields[0])), fields[1], fields[2]
+        yield where, _id(PurePath(image)), text, instance
 
 
 def _id(path: PurePath) -> str:
@@ -142,7 +143,7 @@ def _id(path: PurePath) -> str:
     return "/".join(path.parts[start:])
 
 
-def _in(tar: Path) -> Iterator[tuple[str, Path]]:
+def _pictures_in(tar: Path) -> Iterator[tuple[str, Path]]:
     """Yield id and place of every picture in a shard; KEY.json beside KEY.jpg says in `img_path` which it is."""
     pictures = dict[str, Path]()
     names = dict[str, str]()
@@ -161,4 +162,6 @@ def _in(tar: Path) -> Iterator[tuple[str, Path]]:
                     pictures[key] = tar / f"@{member.offset_data}+{member.size}" / f"{key}.{ending}"
     except (OSError, tarfile.TarError, UnicodeDecodeError) as error:
         raise DataError(f"{tar} is not a readable tar file: fetch it again ({error})") from error
-    yield from ((names[key], path) for key, path in pictures.items() if key in names)
+    for key, path in pictures.items():
+        if key in names:
+            yield names[key], path

@@ -71,8 +71,9 @@ class MitStates(ClassDataset):
 
 
 _BY_QUERY = recalls(RECALLS)
-_BY_PAIR = {name: Metric(tuple(map(by_answers, metric.per_query))) for name, metric in _BY_QUERY.items()}
-_METRICS = _BY_QUERY | {f"pair/{name}": metric for name, metric in _BY_PAIR.items()}
+_METRICS = dict(_BY_QUERY)
+for _name, _metric in _BY_QUERY.items():
+    _METRICS[f"pair/{_name}"] = Metric(tuple(by_answers(values) for values in _metric.per_query))
 
 
 def card(weighting: Weighting = "query") -> DatasetCard:
@@ -141,8 +142,10 @@ def _test_queries(labels: Labels) -> list[Query]:
     states = group_pairs((caption.split()[1], caption) for caption in labels.of_class)
     queries = list[Query]()
     for image, before in zip(labels.images, labels.captions, strict=True):
-        for after in (state for state in states[before.split()[1]] if state != before):
-            name = f"test-{len(queries):06d}"
-            target = labels.of_class[after][0]
-            queries.append(labels.query(name, (image, target), (before, after), LANGUAGE))
+        _, noun = before.split()
+        for after in states[noun]:
+            if after != before:
+                name = f"test-{len(queries):06d}"
+                target = labels.of_class[after][0]
+                queries.append(labels.query(name, (image, target), (before, after), LANGUAGE))
     return queries

@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import product
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
@@ -36,7 +36,8 @@ PAPER = "ours"
 
 RECALLS = (1, 5, 10, 50)
 CUTOFF = 10  # of mAP
-GROUP, AVERAGE = "all", "average"
+GROUP = "all"
+AVERAGE = "average"
 
 
 MOST_GROUPS = 12  # with a column each in the results
@@ -99,36 +100,37 @@ class Triplets(Dataset):
                 "file must be given: name FILE.jsonl (.csv) instead of triplets, or --set dataset.file=FILE.jsonl"
             )
         files = options.file if isinstance(options.file, tuple) else (options.file,)
-        homes = [*([] if root is None else [root]), *dict.fromkeys(file.parent for file in files)]
-        table = read_triplets(files, options.columns, homes)
+        folders = list(dict.fromkeys(file.parent for file in files))
+        if root is not None:
+            folders.insert(0, root)
+        table = read_triplets(files, options.columns, folders)
         name = ", ".join(file.name for file in files)
-        rows, part = _of_split(table, split, options.val_fraction, options.seed, name)
-        added = list[str]()
+        rows, part = _rows_of_split(table, split, options.val_fraction, options.seed, name)
+        added: list[str] = []
         content = table.content
         if gallery is not None:
-            added, of_gallery = read_names(gallery)
-            named = [(row.reference, row.target, *row.relevant, *row.negatives) for row in table.rows]
-            added = one_spelling(added, chain.from_iterable(named))
-            content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
+            added, gallery_content = read_names(gallery)
+            added = one_spelling(added, _names_in(table))
+            content = hashlib.sha256(f"{content} {gallery_content}".encode()).hexdigest()
         queries = [_query(row, split, exclude) for row in rows]
         more = any(len(query.relevant) > 1 for query in queries)
         galleries = _galleries(queries, added, mined=split == "train")
-        taken = {GROUP, AVERAGE} & galleries.keys()
-        if taken and _in_results(galleries):
+        reserved = {GROUP, AVERAGE} & galleries.keys()
+        if reserved and _in_results(galleries):
             raise DataError(
-                f"{name}: group {taken.pop()!r} has the name of a column of the results (rows without a group are in "
-                f"{GROUP!r}): rename it, or give a group to every row"
+                f"{name}: group {reserved.pop()!r} has the name of a column of the results (rows without a group are "
+                f"in {GROUP!r}): rename it, or give a group to every row"
             )
-        kind = card(exclude, with_gallery=gallery is not None, with_relevant=more, groups=galleries.keys())
+        data_card = card(exclude, with_gallery=gallery is not None, with_relevant=more, groups=galleries.keys())
         remarks = tuple(f"{name}: {remark}" for remark in _remarks(table, rows, split))
         names, groups = columns_of(galleries)
-        data = cls(kind, split, queries, names, groups, content, None, (), remarks, part, table.spelled)
+        data = cls(data_card, split, queries, names, groups, content, remarks=remarks, part=part, spelled=table.spelled)
         if not images:
             return data.loaded(None, files[0], allow_missing=options.allow_missing)
-        found = _find_images(names, homes)
+        image_files = _find_images(names, folders)
         if options.as_shown:
-            found = replace(found, paths=as_shown(found.paths))
-        return data.loaded(found, files[0], allow_missing=options.allow_missing, as_shown=options.as_shown)
+            image_files = replace(image_files, paths=as_shown(image_files.paths))
+        return data.loaded(image_files, files[0], allow_missing=options.allow_missing, as_shown=options.as_shown)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
@@ -140,15 +142,21 @@ class Triplets(Dataset):
 
 
 def _metrics_of(groups: Collection[str], with_relevant: bool) -> dict[str, Metric]:
+    """Return the metrics of the results, where there are these groups."""
     values = {name: value for name, value in _VALUES.items() if with_relevant or not name.startswith("map")}
-    declared = {name: Metric(value) for name, value in values.items()}
-    if _in_results(groups):
-        declared |= {f"{group}/{name}": Metric(values[name], group=group) for group in groups for name in values}
-        declared |= {f"{AVERAGE}/{name}": Metric(value, over="groups") for name, value in values.items()}
-    return declared
+    metrics = {name: Metric(value) for name, value in values.items()}
+    if not _in_results(groups):
+        return metrics
+    for group in groups:
+        for name, value in values.items():
+            metrics[f"{group}/{name}"] = Metric(value, group=group)
+    for name, value in values.items():
+        metrics[f"{AVERAGE}/{name}"] = Metric(value, over="groups")
+    return metrics
 
 
 def _in_results(groups: Collection[str]) -> bool:
+    """Whether the groups have columns of their own in the results."""
     return set(groups) != {GROUP} and len(groups) <= MOST_GROUPS
 
 
@@ -160,12 +168,14 @@ def card(
     groups: Collection[str] = (GROUP,),
 ) -> DatasetCard:
     """Card of a file that is read with these options."""
+    gallery = "all images that the group's rows of the split name"
+    if with_gallery:
+        gallery += ", and the gallery file"
     return DatasetCard(
         name="triplets",
         protocol="file",
         source="the user's own file",
-        gallery="all images that the group's rows of the split name"
-        + (", and the gallery file" if with_gallery else ""),
+        gallery=gallery,
         exclude_reference=exclude_reference,
         text_template="as written, stripped",
         metrics=tuple(_metrics_of(groups, with_relevant)),
@@ -178,19 +188,34 @@ def card(
 
 def _remarks(table: TripletTable, rows: Sequence[TripletRow], split: str) -> list[str]:
     """List likely mistakes in the file."""
+    remarks = []
+    if table.unread:
+        remarks.append(f"unused columns: {', '.join(map(repr, table.unread))}")
+    unread_splits = Counter(row.split for row in table.rows if row.split not in (None, "train", "val", "test", split))
+    if unread_splits:
+        names = ", ".join(f"{name!r} ({count:,})" for name, count in unread_splits.items())
+        count = unread_splits.total()
+        remarks.append(f"{count:,} of {len(table.rows):,} triplets are in none of train, val and test: {names}")
     distinct = {(row.reference, row.text, row.target, row.group) for row in rows}
-    own = sum(row.reference == row.target for row in rows)
-    remarks = [f"unused columns: {', '.join(map(repr, table.unread))}"] if table.unread else []
-    other = Counter(row.split for row in table.rows if row.split not in (None, "train", "val", "test", split))
-    if other:
-        names = ", ".join(f"{name!r} ({count:,})" for name, count in other.items())
-        remarks.append(f"{other.total():,} of {len(table.rows):,} triplets are in none of train, val and test: {names}")
     if len(distinct) < len(rows):
         remarks.append(f"{len(rows) - len(distinct):,} of {len(rows):,} {split} triplets are duplicates")
-    return [*remarks, f"in {own:,} {split} triplets the target is the reference itself"] if own else remarks
+    to_themselves = sum(row.reference == row.target for row in rows)
+    if to_themselves:
+        remarks.append(f"in {to_themselves:,} {split} triplets the target is the reference itself")
+    return remarks
 
 
-def _of_split(table: TripletTable, split: str, fraction: float, seed: int, file: str) -> tuple[list[TripletRow], str]:
+def _names_in(table: TripletTable) -> list[str]:
+    """Return the images that the rows of a table name."""
+    names = []
+    for row in table.rows:
+        names += [row.reference, row.target, *row.relevant, *row.negatives]
+    return names
+
+
+def _rows_of_split(
+    table: TripletTable, split: str, fraction: float, seed: int, file: str
+) -> tuple[list[TripletRow], str]:
     """Return the rows of a split, and how they were chosen if the file does not say."""
     if split not in table.splits:
         has = ", ".join(map(repr, table.splits))
@@ -209,9 +234,10 @@ def _val_targets(targets: Set[str], fraction: float, seed: int, file: str) -> se
     """Choose the targets that go to val, each by its own hash; of several, at least one goes and one stays."""
     if len(targets) < 2:
         raise DataError(f"{file}: all rows have the same target, so that none can be val: add a column 'split'")
-    first, *_, last = order = sorted(targets, key=lambda target: Stream(seed, "val", target).raw())
-    below = fraction * 2**64
-    return {first, *(target for target in order if Stream(seed, "val", target).raw() < below)} - {last}
+    hashes = {target: Stream(seed, "val", target).raw() for target in targets}
+    first, *_, last = sorted(targets, key=lambda target: hashes[target])
+    in_val = {target for target in targets if hashes[target] < fraction * 2**64}
+    return in_val.union([first]).difference([last])
 
 
 def _query(row: TripletRow, split: str, exclude_reference: bool) -> Query:
@@ -227,10 +253,10 @@ def _galleries(queries: Sequence[Query], added: Sequence[str], *, mined: bool) -
     """Group -> images that its queries name, in order of appearance, then those of the gallery file."""
     pairs: list[tuple[str, str]] = []
     for query in queries:
-        named = [query.reference, str(query.target), *query.relevant]
+        images = [query.reference, str(query.target), *query.relevant]
         if mined:
-            named += query.negatives
-        pairs += [(query.group, image) for image in named]
+            images += query.negatives
+        pairs += [(query.group, image) for image in images]
     return {group: list(dict.fromkeys([*names, *added])) for group, names in group_pairs(pairs).items()}
 
 
@@ -244,11 +270,12 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
     """
     paths: dict[str, tuple[Path, ...]] = {}
     for name in names:
-        ends = [""] if is_picture(name) else [*COMMON, *sorted(EXTENSIONS.difference(COMMON))]
-        tried = (folder / f"{name}{end}" for folder in folders for end in ends)
-        direct = next((path for path in tried if os.path.isfile(path)), None)  # noqa: PTH113 - names of any length
-        if direct:
-            paths[name] = (direct,)
+        endings = [""] if is_picture(name) else [*COMMON, *sorted(EXTENSIONS.difference(COMMON))]
+        for folder, ending in product(folders, endings):
+            path = folder / f"{name}{ending}"
+            if os.path.isfile(path):  # noqa: PTH113 - names of any length
+                paths[name] = (path,)
+                break
     elsewhere = [name for name in names if name not in paths]
     if elsewhere:
         by_name = ImageFiles.scan(folders[0]).paths
@@ -257,12 +284,12 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
         path_spellings = Spellings(by_path)
         for name in elsewhere:
             if "/" in name:
-                found = path_spellings.find(name)
-                if found and found.count("/") == name.count("/"):
-                    paths[name] = by_path[found]
+                match = path_spellings.find(name)
+                if match and match.count("/") == name.count("/"):
+                    paths[name] = by_path[match]
             else:
-                found = name_spellings.find(name)
-                if found:
-                    paths[name] = by_name[found]
-    check_names(paths, [found[0] for found in paths.values()])
+                match = name_spellings.find(name)
+                if match:
+                    paths[name] = by_name[match]
+    check_names(paths, [files[0] for files in paths.values()])
     return ImageFiles(folders[0], paths)

@@ -117,13 +117,13 @@ class Dataset(Galleries, ABC):
         Raises:
             DataError: images are missing, or no query is left.
         """
-        found = (*self.card.remarks(self.split, self.counts), *self.remarks, *self.sharing(), *self.own_references())
-        remarked = dataclasses.replace(self, remarks=(*found, *self.judging()))
-        if files is None:
-            return remarked.without((), place)
-        missing = files.require(self.all_images, allow_missing=allow_missing, naming=self.naming)
-        said = picture_remarks(files.found(self.all_images), as_shown=as_shown)
-        return dataclasses.replace(remarked, files=files, remarks=(*remarked.remarks, *said)).without(missing, place)
+        remarks = [*self.card.remarks(self.split, self.counts), *self.remarks]
+        remarks += [*self.sharing(), *self.own_references(), *self.judging()]
+        missing: tuple[str, ...] = ()
+        if files is not None:
+            missing = files.require(self.all_images, allow_missing=allow_missing, naming=self.naming)
+            remarks += picture_remarks(files.found(self.all_images), as_shown=as_shown)
+        return dataclasses.replace(self, files=files or self.files, remarks=tuple(remarks)).without(missing, place)
 
     def without(self, missing: Sequence[str], place: Path | str) -> Self:
         """Return this split without some images and the queries that need them; DataError if no query is left."""
@@ -133,13 +133,16 @@ class Dataset(Galleries, ABC):
         gone = {*missing}
         absent = (*self.missing, *missing)
         if gone:
-            galleries = {name: [images[column] for column in columns] for name, columns in groups.items()}
-            images, groups = columns_of({name: _without(gone, ids) for name, ids in galleries.items()})
-            queries = [
-                dataclasses.replace(query, relevant=_without(gone, query.relevant), subset=_without(gone, query.subset))
-                for query in queries
-                if query.reference not in gone and query.target not in gone
-            ]
+            galleries = {}
+            for name, columns in groups.items():
+                galleries[name] = _without(gone, [images[column] for column in columns])
+            images, groups = columns_of(galleries)
+            queries = []
+            for query in self.queries:
+                if query.reference not in gone and query.target not in gone:
+                    relevant = _without(gone, query.relevant)
+                    subset = _without(gone, query.subset)
+                    queries.append(dataclasses.replace(query, relevant=relevant, subset=subset))
         if not queries:
             what = f"{self.card.name} {self.split}: no query in {place} is left ({len(absent)} images missing)"
             raise NothingLeftError(what, self.files)
@@ -233,17 +236,21 @@ class Dataset(Galleries, ABC):
         """
         dev = self.dev_rows(fraction, seed)
         rule = f"{fraction} by {self.set_apart}, seed {seed}"
-        rest = self.with_queries((~dev).nonzero()[:, 0], f"train without dev {rule}")
-        return rest, self.with_queries(dev.nonzero()[:, 0], f"dev {rule}")
+        train_part = self.with_queries((~dev).nonzero()[:, 0], f"train without dev {rule}")
+        dev_part = self.with_queries(dev.nonzero()[:, 0], f"dev {rule}")
+        return train_part, dev_part
 
 
 def _without(gone: AbstractSet[str], ids: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids that are not gone."""
     return tuple(image for image in ids if image not in gone)
 
 
 def columns_of(galleries: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Tensor]]:
     """Convert galleries of ids to (`images`, `groups`): images in order of first appearance, groups as columns."""
-    images = list(dict.fromkeys(image for ids in galleries.values() for image in ids))
-    column = {image: index for index, image in enumerate(images)}
-    groups = {name: torch.tensor([column[i] for i in ids], dtype=torch.int64) for name, ids in galleries.items()}
-    return images, groups
+    column: dict[str, int] = {}
+    groups = {}
+    for name, ids in galleries.items():
+        columns = [column.setdefault(image, len(column)) for image in ids]
+        groups[name] = torch.tensor(columns, dtype=torch.int64)
+    return list(column), groups

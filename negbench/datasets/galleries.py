@@ -15,7 +15,6 @@ from negbench.contracts import Query, check_option
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.doubts import doubts_of_table
 from negbench.errors import DataError, NegbenchError
-from negbench.machine.grouping import group_pairs
 from negbench.metrics.compiled import SMALLEST
 from negbench.metrics.fixed import KINDS
 from negbench.metrics.metric import Metric, PerQuery, value_of_ranking
@@ -166,10 +165,11 @@ class Galleries:
     @cached_property
     def shared_queries(self) -> list[list[int]]:
         """Groups of rows that ask one query, with reference and texts alike, of several targets."""
-        known = ((row, query) for row, query in enumerate(self.queries) if query.target is not None)
-        rows = group_pairs(
-            ((query.group, query.reference, query.captions or (query.text,)), row) for row, query in known
-        )
+        rows: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
+        for row, query in enumerate(self.queries):
+            if query.target is not None:
+                key = (query.group, query.reference, tuple(query.captions or (query.text,)))
+                rows.setdefault(key, []).append(row)
         return with_several_targets(rows.values(), [query.target for query in self.queries])
 
     @cached_property
@@ -193,7 +193,9 @@ class Galleries:
         """The kinds of judged negatives that the data know, in the order of `KINDS`; nothing where none is judged."""
         if self.attribute_codes is not None:
             return KINDS[:-1]
-        present = {kind for query in self.queries for kind, _ in query.wrong}
+        present = set()
+        for query in self.queries:
+            present.update(kind for kind, _ in query.wrong)
         return tuple(kind for kind in KINDS if kind in present)
 
     @cached_property
@@ -218,20 +220,27 @@ class Galleries:
                 kinds[kind] += 1
                 if image not in galleries[query.group]:
                     lost += 1
-        outside = f"; {lost:,} are outside their query's gallery and do not count (dataset.gallery adds images)"
-        named = ", ".join(f"{kinds[kind]:,} {kind}" for kind in KINDS if kind in kinds)
-        text = f"{self.split}: {kinds.total():,} judged negatives of {len(rows):,} of {len(self.queries):,} queries"
-        return [f"{text} ({named}){outside if lost else ''}"]
+        counts = ", ".join(f"{kinds[kind]:,} {kind}" for kind in KINDS if kind in kinds)
+        line = f"{self.split}: {kinds.total():,} judged negatives of {len(rows):,} of {len(self.queries):,} queries"
+        line += f" ({counts})"
+        if lost:
+            line += f"; {lost:,} are outside their query's gallery and do not count (dataset.gallery adds images)"
+        return [line]
 
     @cached_property
     def _wrong_columns(self) -> list[dict[int, int]]:
         """Column -> code of every query's judged negatives; what answers the query is none."""
-        codes = list[dict[int, int]]()
+        codes: list[dict[int, int]] = []
         for row, query in enumerate(self.queries):
-            answers = () if self.answers is None else self.answers.row(row).tolist()
-            wrong = {self.column_of.get(image, -1): KINDS.index(kind) + 1 for kind, image in query.wrong}
-            right = {-1, int(self.target_columns[row]), *answers}
-            codes.append({column: code for column, code in wrong.items() if column not in right})
+            right = {-1, int(self.target_columns[row])}
+            if self.answers is not None:
+                right.update(self.answers.row(row).tolist())
+            code_of_column = {}
+            for kind, image in query.wrong:
+                column = self.column_of.get(image, -1)
+                if column not in right:
+                    code_of_column[column] = KINDS.index(kind) + 1
+            codes.append(code_of_column)
         return codes
 
     def kind_table(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -245,12 +254,12 @@ class Galleries:
             [b, n] int8: 1 + the place of the kind in `KINDS`, 0 for an image that is no judged negative.
         """
         if self.attribute_codes is not None:
-            kept = self._kind_table
-            if kept is None:
+            if self._kind_table is None:
                 return self._kinds_by_attributes(self.attribute_codes, rows, columns)
-            kept = kept.index_select(0, rows)
-            every = len(columns) == len(self.images)
-            return kept if every and torch.equal(columns, torch.arange(len(columns))) else kept.index_select(1, columns)
+            of_rows = self._kind_table.index_select(0, rows)
+            if torch.equal(columns, torch.arange(len(self.images))):
+                return of_rows
+            return of_rows.index_select(1, columns)
         table = torch.zeros(len(rows), len(self.images), dtype=torch.int8)
         for place, row in enumerate(rows.tolist()):
             wrong = self._wrong_columns[row]
@@ -266,14 +275,14 @@ class Galleries:
             self.attribute_codes, torch.arange(len(self.queries)), torch.arange(len(self.images))
         )
 
-    def _kinds_by_attributes(self, known: AttributeCodes, rows: Tensor, columns: Tensor) -> Tensor:
-        """`kind_table` of data that know all attributes."""
-        shown = known.shown if known.column is not None else known.shown[columns]
-        table, off = kinds_by_attributes(known.asked[rows], known.changed[rows], shown)
-        if known.column is None:
+    def _kinds_by_attributes(self, codes: AttributeCodes, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return `kind_table` of data that know all attributes."""
+        images = codes.shown if codes.column is not None else codes.shown[columns]
+        table, off = kinds_by_attributes(codes.asked[rows], codes.changed[rows], images)
+        if codes.column is None:
             return table
         nearest = torch.full((len(rows), len(self.images)), torch.iinfo(torch.int8).max, dtype=torch.int8)
-        nearest.scatter_reduce_(1, known.column.expand(len(rows), -1), off * 4 + table, "amin")
+        nearest.scatter_reduce_(1, codes.column.expand(len(rows), -1), off * 4 + table, "amin")
         return nearest[:, columns] % 4
 
     def sharing(self) -> list[str]:
@@ -302,10 +311,10 @@ class Galleries:
     def _relevant_columns(self, index: int) -> list[int]:
         query = self.queries[index]
         group = int(self.group_index[index])
-        named = ([] if query.target is None else [query.target]) + list(query.relevant)
+        images = dict.fromkeys(query.relevant if query.target is None else (query.target, *query.relevant))
         if self.card.exclude_reference:
-            named = [image for image in named if image != query.reference]
-        columns = [self.column_of[image] for image in dict.fromkeys(named) if image in self.column_of]
+            images.pop(query.reference, None)
+        columns = [self.column_of[image] for image in images if image in self.column_of]
         return [column for column in columns if self._members[group, column]]
 
     @cached_property
@@ -319,14 +328,14 @@ class Galleries:
     def dev_rows(self, fraction: float, seed: int) -> Tensor:
         """[Q] bool, the queries of a development part; arguments and errors as `Dataset.split_dev`."""
         check_option("fraction", fraction, 0 < fraction < 1, "between 0 and 1")
-        dev = self._moved_to_dev(fraction, seed)
+        dev = self._choose_dev(fraction, seed)
         if dev.all() or not dev.any():
             raise DataError(
                 f"{self.card.name} {self.split}: {len(self.queries)} queries are too few for a dev part of {fraction}"
             )
         return dev
 
-    def _moved_to_dev(self, fraction: float, seed: int) -> Tensor:
+    def _choose_dev(self, fraction: float, seed: int) -> Tensor:
         """[Q] bool, as `dev_rows`.
 
         Within each group, whole targets go to the dev part in a seeded order until it holds `fraction` of the group's
@@ -340,12 +349,14 @@ class Galleries:
             targets, counts = torch.unique(self.target_columns[self.group_index == group], return_counts=True)
             order = torch.randperm(len(targets), generator=generator).tolist()
             quota = round(fraction * int(counts.sum()))
-            taken = sum(n for t, n in zip(targets.tolist(), counts.tolist(), strict=True) if in_dev.get(t))
+            queries_of = dict(zip(targets.tolist(), counts.tolist(), strict=True))
+            moved = sum(count for target, count in queries_of.items() if in_dev.get(target))
             for position in order:
                 target = int(targets[position])
                 if target not in in_dev:
-                    in_dev[target] = taken < quota
-                    taken += int(counts[position]) if in_dev[target] else 0
+                    in_dev[target] = moved < quota
+                    if in_dev[target]:
+                        moved += queries_of[target]
         return torch.tensor([in_dev[target] for target in self.target_columns.tolist()])
 
     # --- ranks ---------------------------------------------------------------------------------------------------
@@ -377,23 +388,26 @@ class Galleries:
         left_out = self._left_out(rows, local)
         target_rank = target_ranks(scores, target, left_out=left_out).cpu()
         if self.relevant is None:
-            has = target_rank > 0
-            offsets = torch.cat([torch.zeros(1, dtype=torch.int64), has.long().cumsum(0)])
-            ranks = Ragged(target_rank[has], offsets)
+            has_target = target_rank > 0
+            offsets = torch.cat([torch.zeros(1, dtype=torch.int64), has_target.long().cumsum(0)])
+            ranks = Ragged(target_rank[has_target], offsets)
         else:
-            known = self.relevant.select(rows)
-            ranks = relevant_ranks(scores, Ragged(local[known.values], known.offsets), left_out=left_out)
+            relevant = self.relevant.select(rows)
+            ranks = relevant_ranks(scores, Ragged(local[relevant.values], relevant.offsets), left_out=left_out)
         gallery_size = torch.full_like(rows, len(columns))
         if left_out is not None:
             gallery_size -= (left_out >= 0).long()
         queries = [self.queries[row] for row in rows.tolist()]
+        cluster = None
+        if any(query.cluster for query in self.queries):
+            cluster = tuple(query.cluster or query.id for query in queries)
         return QueryRanks(
             query=tuple(query.id for query in queries),
             group=tuple(query.group for query in queries),
             target_rank=target_rank,
             gallery_size=gallery_size,
             relevant_ranks=ranks,
-            cluster=tuple(q.cluster or q.id for q in queries) if any(q.cluster for q in self.queries) else None,
+            cluster=cluster,
         )
 
     def with_mistakes(self, ranks: QueryRanks, score_block: ScoreBlock, block: int | None = None) -> QueryRanks:
@@ -406,7 +420,7 @@ class Galleries:
         values = dict[str, Tensor]()
         for rows, columns, local, scores in self._blocks(score_block, block):
             kinds = self.kind_table(rows, columns)
-            allowed = self._allowed(rows, local, len(columns))
+            allowed = self._without_references(rows, local, len(columns))
             counts = mistakes(scores, kinds, ranks.relevant_ranks.select(rows), self.kinds, allowed)
             for name, value in counts.items():
                 values.setdefault(name, torch.empty(len(ranks), dtype=torch.float64))[rows] = value
@@ -436,9 +450,10 @@ class Galleries:
                 else:
                     best = top_columns(scores, k, mask(rows, local, len(columns))).cpu()
                 width = best.shape[1]
-                there = best >= 0
-                top[rows, :width] = torch.where(there, columns[best.clamp(min=0)], -1)
-                values[rows, :width] = scores.float().cpu().gather(1, best.clamp(min=0)).where(there, -torch.inf)
+                exists = best >= 0
+                place = best.clamp(min=0)
+                top[rows, :width] = torch.where(exists, columns[place], -1)
+                values[rows, :width] = scores.float().cpu().gather(1, place).where(exists, -torch.inf)
         return Top(top, values)
 
     def _blocks(self, score_block: ScoreBlock, block: int | None) -> Iterator[Block]:
@@ -472,7 +487,7 @@ class Galleries:
         """[b] columns of the references, -1 where the gallery has none; None where the protocol keeps them."""
         return local[self.reference_columns[rows]] if self.card.exclude_reference else None
 
-    def _allowed(self, rows: Tensor, local: Tensor, width: int) -> Tensor | None:
+    def _without_references(self, rows: Tensor, local: Tensor, width: int) -> Tensor | None:
         """[b, width] bool without the references, or None where the protocol keeps them."""
         left_out = self._left_out(rows, local)
         if left_out is None:
@@ -512,11 +527,12 @@ class Galleries:
 
         A warning of the logger `negbench` says where the scores seem to mean something else, such as distances.
         """
-        want = (len(self.queries), len(self.images))
+        queries = len(self.queries)
+        images = len(self.images)
         scores = torch.as_tensor(scores)
-        if scores.shape != want or not scores.is_floating_point():
+        if scores.shape != (queries, images) or not scores.is_floating_point():
             raise NegbenchError(
-                f"scores must be a float table of {want[0]} queries x {want[1]} images, "
+                f"scores must be a float table of {queries} queries x {images} images, "
                 f"got {tuple(scores.shape)} {scores.dtype}"
             )
         self.require_labels()
@@ -552,13 +568,22 @@ class Galleries:
         """
         own_metrics = cls.metrics(ranks)
         declared = own_metrics | cls.mistake_metrics(ranks)
-        found = {name: declared.get(name) or metric_of_ranks(name, own_metrics) for name in names}
-        return {name: metric.of(ranks) for name, metric in found.items() if metric is not None}
+        values = {}
+        for name in names:
+            metric = declared.get(name) or metric_of_ranks(name, own_metrics)
+            if metric is not None:
+                values[name] = metric.of(ranks)
+        return values
 
 
 def with_several_targets(same: Iterable[list[int]], target: Sequence[Any]) -> list[list[int]]:
     """Return the groups of rows that have several targets."""
-    return [rows for rows in same if len({target[row] for row in rows}) > 1]
+    groups = []
+    for rows in same:
+        targets = {target[row] for row in rows}
+        if len(targets) > 1:
+            groups.append(rows)
+    return groups
 
 
 def add_shared_answers(same: Sequence[Sequence[int]], target: Sequence[int], relevant: Ragged | None) -> Ragged | None:
@@ -573,9 +598,9 @@ def add_shared_answers(same: Sequence[Sequence[int]], target: Sequence[int], rel
         return relevant
     lists = [[] if relevant is None else relevant.row(row).tolist() for row in range(len(target))]
     for rows in same:
-        every = []
+        answers = []
         for row in rows:
-            every += [target[row], *lists[row]]
+            answers += [target[row], *lists[row]]
         for row in rows:
-            lists[row] = list(dict.fromkeys([target[row], *every]))
+            lists[row] = list(dict.fromkeys([target[row], *answers]))
     return Ragged.of(lists)

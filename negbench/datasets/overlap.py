@@ -10,28 +10,32 @@ def overlap(train: Dataset, val: Dataset) -> list[str]:
     """Say which queries, targets and images of `val` are in `train`, one line each; nothing where none is."""
     images = set(train.all_images)
     pairs = {query.reference for query in train.queries} | {str(query.target) for query in train.queries}
-    targets = {q.target for q in train.queries}
-    queries = set(map(_pair, train.queries))
-    known = Counter(q.group for q in val.queries if q.target is not None and q.target in targets)
-    repeated = sum(_pair(q) in queries for q in val.queries)
-    seen = sum(image in images for image in val.images)
+    targets = {query.target for query in train.queries}
+    triplets = {_triplet(query) for query in train.queries}
+    with_known_target = Counter(
+        query.group for query in val.queries if query.target is not None and query.target in targets
+    )
+    repeated = sum(_triplet(query) in triplets for query in val.queries)
+    in_train = sum(image in images for image in val.images)
     in_pairs = sum(image in pairs for image in val.images)
-    found = []
-    if known:
+    lines = []
+    if with_known_target:
         groups = ""
         if len(val.groups) > 1:
-            groups = f" ({', '.join(f'{count:,} {group}' for group, count in known.items())})"
-        found.append(
-            f"{known.total():,} of {len(val.queries):,} {val.split} queries have a target that is one in train{groups}"
+            groups = f" ({', '.join(f'{count:,} {group}' for group, count in with_known_target.items())})"
+        count = with_known_target.total()
+        lines.append(
+            f"{count:,} of {len(val.queries):,} {val.split} queries have a target that is one in train{groups}"
         )
     if repeated:
-        found.append(f"{repeated:,} {val.split} queries stand in train, with reference, text and target alike")
-    if in_pairs and seen < len(val.images):  # else both splits share a gallery on purpose
-        found.append(
-            f"{seen:,} of {len(val.images):,} {val.split} images are among train's, {in_pairs:,} of them in its pairs"
+        lines.append(f"{repeated:,} {val.split} queries stand in train, with reference, text and target alike")
+    if in_pairs and in_train < len(val.images):  # else both splits share a gallery on purpose
+        lines.append(
+            f"{in_train:,} of {len(val.images):,} {val.split} images are among train's, "
+            f"{in_pairs:,} of them in its pairs"
         )
-    return found
+    return lines
 
 
-def _pair(query: Query) -> tuple[str, str | None, tuple[str, ...]]:
+def _triplet(query: Query) -> tuple[str, str | None, tuple[str, ...]]:
     return query.reference, query.target, query.captions or (query.text,)

@@ -76,7 +76,7 @@ class PreferenceFormat(Dataset):
     # --- judgements as tensors -----------------------------------------------------------------------------------
 
     @cached_property
-    def _judged(self) -> list[Judgement]:
+    def _judgement_of_query(self) -> list[Judgement]:
         """One judgement per query, in the order of the queries, which may be only a part of all."""
         return [self.judgements[query.id] for query in self.queries]
 
@@ -84,20 +84,21 @@ class PreferenceFormat(Dataset):
     def sets(self) -> Tensor:
         """[Q, 2, 5] int64, columns of the images of either set."""
         columns = []
-        for judged in self._judged:
-            for members in judged.sets:
+        for judgement in self._judgement_of_query:
+            for members in judgement.sets:
                 columns.append([self.column_of[image] for image in members])
         return torch.tensor(columns, dtype=torch.int64).reshape(-1, 2, SET_SIZE)
 
     @cached_property
     def first(self) -> Tensor:
         """[Q] bool, whether set 1 was preferred."""
-        return torch.tensor([judged.first for judged in self._judged], dtype=torch.bool)
+        return torch.tensor([judgement.first for judgement in self._judgement_of_query], dtype=torch.bool)
 
     @cached_property
     def ratings(self) -> Tensor:
         """[Q, 2] int64, Likert scores of the sets, 1 to 5."""
-        return torch.tensor([judged.ratings for judged in self._judged], dtype=torch.int64).reshape(-1, 2)
+        ratings = [judgement.ratings for judgement in self._judgement_of_query]
+        return torch.tensor(ratings, dtype=torch.int64).reshape(-1, 2)
 
     @cached_property
     def hits(self) -> Tensor:
@@ -113,8 +114,10 @@ class PreferenceFormat(Dataset):
             NegbenchError: a block of the wrong shape, or a score that is not finite.
         """
         columns = torch.arange(len(self.images))
-        blocks = torch.arange(len(self.queries)).split(_BLOCK)
-        parts = [set_scores(self._scores(score_block, rows, columns), self.sets[rows]).cpu() for rows in blocks]
+        parts = []
+        for rows in torch.arange(len(self.queries)).split(_BLOCK):
+            scores = self._scores(score_block, rows, columns)
+            parts.append(set_scores(scores, self.sets[rows]).cpu())
         return torch.cat(parts)
 
     def measure(self, score_block: ScoreBlock) -> dict[str, float]:
@@ -155,11 +158,15 @@ class PreferenceFormat(Dataset):
         """Return one row per judgement: scores, ratings and recall of both sets, the set preferred (1 or 2)."""
         import pandas as pd
 
-        columns: dict[str, Any] = {"query": [query.id for query in self.queries]}
-        columns |= {"participant": [judged.participant for judged in self._judged]}
+        columns: dict[str, Any] = {
+            "query": [query.id for query in self.queries],
+            "participant": [judgement.participant for judgement in self._judgement_of_query],
+        }
         for name, values in (("score", sets), ("rating", self.ratings), ("recall_at_5", self.hits)):
-            columns |= {f"{name}_{side + 1}": values[:, side].numpy() for side in (0, 1)}
-        return pd.DataFrame(columns | {"preferred": (2 - self.first.long()).numpy()})
+            columns[f"{name}_1"] = values[:, 0].numpy()
+            columns[f"{name}_2"] = values[:, 1].numpy()
+        columns["preferred"] = (2 - self.first.long()).numpy()
+        return pd.DataFrame(columns)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

@@ -24,20 +24,25 @@ class HasTestServer(Dataset):
         """
 
     def ids_of(self, top: Top) -> dict[str, list[str]]:
-        """Query id -> ids of its best images, best first."""
-        rows = zip(self.queries, top.columns.tolist(), strict=True)
-        return {query.id: [self.images[column] for column in row if column >= 0] for query, row in rows}
+        """Return query id -> ids of its best images, best first."""
+        lists = {}
+        for query, columns in zip(self.queries, top.columns.tolist(), strict=True):
+            lists[query.id] = [self.images[column] for column in columns if column >= 0]
+        return lists
 
 
 def submittable(dataset: Dataset) -> HasTestServer:
     """Return the data set if its test server takes what is loaded; otherwise raise DataError."""
     if not isinstance(dataset, HasTestServer):
         raise DataError(f"{dataset.card.name} has no test server: there is no submission to write")
-    missing = [f"{len(dataset.missing)} images are missing"] if dataset.missing else []
-    lacking = [*missing, *([f"only {dataset.part} is loaded"] if dataset.part else [])]
-    if lacking:
+    reasons = []
+    if dataset.missing:
+        reasons.append(f"{len(dataset.missing)} images are missing")
+    if dataset.part:
+        reasons.append(f"only {dataset.part} is loaded")
+    if reasons:
         raise DataError(
             f"{dataset.card.name} {dataset.split}: a submission needs every query and image, "
-            f"but {' and '.join(lacking)}"
+            f"but {' and '.join(reasons)}"
         )
     return dataset

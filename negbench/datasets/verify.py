@@ -22,6 +22,10 @@ DEFAULT_SPLITS = ("train", "val")  # what a run reads
 Progress = Callable[[int, int], None]  # images checked, images in all
 
 
+def _no_progress(done: int, total: int) -> None:
+    """Report nothing."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One problem found.
@@ -70,7 +74,7 @@ def verify(
     splits: Sequence[str] = (),
     images: bool = True,
     workers: int = THREADS,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = _no_progress,
 ) -> CheckedDataset:
     """Check one data set.
 
@@ -86,38 +90,38 @@ def verify(
         DataError: no split can be read.
         OptionError: an option that the data set does not have.
     """
-    taken = {"split", "images", "allow_missing"} & set(options)
-    if taken:
-        raise OptionError(f"{sorted(taken)[0]} is set by the check itself: leave it out")
-    checked = CheckedDataset(name)
+    reserved = sorted({"split", "images", "allow_missing"} & set(options))
+    if reserved:
+        raise OptionError(f"{reserved[0]} is set by the check itself: leave it out")
+    result = CheckedDataset(name)
     faults: list[Exception] = []
     files: dict[str, Path] = {}
-    read: dict[str, Dataset] = {}
+    parts: dict[str, Dataset] = {}
     for split in splits or DEFAULT_SPLITS:
         try:
-            annotated: Dataset = registry.make("datasets", name, **options, split=split, images=False)
-            read[split] = annotated
-            _check_annotations(checked, split, annotated)
-            if images and annotated.has_images:
-                files |= _locate_images(checked, name, options, split, annotated)
+            data: Dataset = registry.make("datasets", name, **options, split=split, images=False)
+            parts[split] = data
+            _check_annotations(result, split, data)
+            if images and data.has_images:
+                files |= _locate_images(result, name, options, split, data)
         except OptionError as error:  # a split that the data set does not have, unless it was asked for
             if splits:
                 raise
             faults.append(error)
-            checked.notes.append(f"{split} is left out: {error}")
+            result.notes.append(f"{split} is left out: {error}")
         except DataError as error:
             faults.append(error)
-            checked.problems.append(Problem("load", str(error), split=split))
-    if {"train", "val"} <= read.keys():
-        checked.notes += overlap(read["train"], read["val"])
+            result.problems.append(Problem("load", str(error), split=split))
+    if {"train", "val"} <= parts.keys():
+        result.notes += overlap(parts["train"], parts["val"])
     if not images:
-        checked.notes.append("images are not checked")
-    if not checked.splits:
+        result.notes.append("images are not checked")
+    if not result.splits:
         raise next((fault for fault in faults if isinstance(fault, DataError)), faults[0])
     with warnings.catch_warnings(action="ignore"):  # metadata that PIL finds odd does not change the pixels
-        _check_images(checked, files, workers, progress)
-        checked.notes += _kinds_of_pictures(name, options, files)
-    return checked
+        _check_images(result, files, workers, progress)
+        result.notes += _kinds_of_pictures(name, options, files)
+    return result
 
 
 def _kinds_of_pictures(name: str, options: Mapping[str, Any], files: Mapping[str, Path]) -> list[str]:
@@ -128,12 +132,12 @@ def _kinds_of_pictures(name: str, options: Mapping[str, Any], files: Mapping[str
     return picture_remarks(files.values(), as_shown=as_shown)
 
 
-def _check_annotations(checked: CheckedDataset, split: str, data: Dataset) -> None:
+def _check_annotations(result: CheckedDataset, split: str, data: Dataset) -> None:
     """Check counts against the card, and note relevant images outside the gallery, which scores leave out."""
     counts = data.counts
     remarks = data.card.remarks(data.split, counts)
-    checked.problems.extend(Problem("counts", remark, split=split) for remark in remarks)
-    checked.notes.extend(remark for remark in data.remarks if remark not in (*remarks, *checked.notes))
+    result.problems.extend(Problem("counts", remark, split=split) for remark in remarks)
+    result.notes.extend(remark for remark in data.remarks if remark not in (*remarks, *result.notes))
     inside = {}
     for group, columns in data.groups.items():
         inside[group] = {data.images[column] for column in columns.tolist()}
@@ -141,41 +145,43 @@ def _check_annotations(checked: CheckedDataset, split: str, data: Dataset) -> No
     for query in data.queries:
         outside += sum(image not in inside[query.group] for image in query.relevant)
     if outside:
-        checked.notes.append(f"{split}: {outside:,} relevant images are outside the gallery of their query")
+        result.notes.append(f"{split}: {outside:,} relevant images are outside the gallery of their query")
     gallery = {group: count.gallery for group, count in counts.items()}
     published = bool(data.card.expected.get(data.split))
-    checked.splits.append(CheckedSplit(split, data.identity, len(data.queries), gallery, published))
+    result.splits.append(CheckedSplit(split, data.identity, len(data.queries), gallery, published))
 
 
 def _locate_images(
-    checked: CheckedDataset, name: str, options: Mapping[str, Any], split: str, data: Dataset
+    result: CheckedDataset, name: str, options: Mapping[str, Any], split: str, data: Dataset
 ) -> dict[str, Path]:
     """Return the file of each image of a split that has one; report the others, and a split that loses all queries."""
     try:
         files = registry.make("datasets", name, **options, split=split, allow_missing=True).files
     except NothingLeftError as error:
-        checked.problems.append(Problem("load", str(error), split=split))
+        result.problems.append(Problem("load", str(error), split=split))
         files = error.files
     lacking = files.missing(data.all_images)
-    checked.problems.extend(Problem("missing", f"{i}: {why}", (i,), split) for i, why in lacking.items())
+    for image, why in lacking.items():
+        result.problems.append(Problem("missing", f"{image}: {why}", (image,), split))
     return {image: files.path(image) for image in data.all_images if image not in lacking}
 
 
-def _check_images(checked: CheckedDataset, files: Mapping[str, Path], workers: int, progress: Progress) -> None:
+def _check_images(result: CheckedDataset, files: Mapping[str, Path], workers: int, progress: Progress) -> None:
     """Decode every file once, and find images of equal pixels."""
     same: dict[str, list[str]] = {}
     for image, pixels in zip(files, decode_ahead(files.values(), _pixels, threads=workers), strict=True):
-        checked.images += 1
+        result.images += 1
         if isinstance(pixels, DataError):
-            checked.problems.append(Problem("undecodable", str(pixels), (image,)))
+            result.problems.append(Problem("undecodable", str(pixels), (image,)))
         else:
             same.setdefault(pixels, []).append(image)
-        progress(checked.images, len(files))
-    copies = (images for images in same.values() if len(images) > 1)
-    checked.problems.extend(Problem("duplicate", f"equal pixels: {', '.join(names)}", tuple(names)) for names in copies)
+        progress(result.images, len(files))
+    for images in same.values():
+        if len(images) > 1:
+            result.problems.append(Problem("duplicate", f"equal pixels: {', '.join(images)}", tuple(images)))
 
 
 def _pixels(image: "Image") -> str:
-    """SHA-256 of a picture's size and pixels."""
-    shown = image.convert("RGBA")
-    return hashlib.sha256(f"{shown.size}".encode() + shown.tobytes()).hexdigest()
+    """Return the SHA-256 of a picture's size and pixels."""
+    pixels = image.convert("RGBA")
+    return hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()

@@ -13,6 +13,7 @@ from typing import Literal, TypeVar, get_args
 from negbench.contracts import Query
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError
+from negbench.machine.grouping import group_by
 
 WrongKind = Literal["reference", "text", "target", "all"]
 _MEMBERS = get_args(WrongKind)[:-1]
@@ -44,18 +45,16 @@ def with_wrong_triplets(train: AnyDataset, share: float, kind: WrongKind, seed: 
         )
     order = random.Random(f"wrong triplets {seed}")
     queries = list(train.queries)
-    of_group: dict[str, list[Query]] = {}
-    for query in queries:
-        of_group.setdefault(query.group, []).append(query)
+    of_group = group_by(queries, lambda query: query.group)
     members = _MEMBERS if kind == "all" else (kind,)
     changed = dict.fromkeys(members, 0)
     rows = order.sample(range(len(queries)), round(share * len(queries)))
     for number, row in enumerate(rows):
         member = members[number % len(members)]
         query = queries[row]
-        wrong = _with_wrong_member(query, member, of_group[query.group], order)
-        if wrong is not None:
-            queries[row] = wrong
+        wrong_query = _with_wrong_member(query, member, of_group[query.group], order)
+        if wrong_query is not None:
+            queries[row] = wrong_query
             changed[member] += 1
     counts = ", ".join(f"{count:,} {member}s" for member, count in changed.items())
     remark = f"{sum(changed.values()):,} of {len(queries):,} train triplets are wrong on purpose: {counts}"

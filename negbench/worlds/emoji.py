@@ -192,7 +192,7 @@ class EmojiPictures(Dataset):
         """R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images."""
         return dict(_METRICS)
 
-    def _moved_to_dev(self, fraction: float, seed: int) -> Tensor:
+    def _choose_dev(self, fraction: float, seed: int) -> Tensor:
         """[Q] bool, as `dev_rows`: whole families instead of whole targets."""
         families = sorted({query.cluster for query in self.queries})
         random.Random(seed).shuffle(families)
