@@ -47,39 +47,41 @@ def mean_distance(features: Tensor, groups: Sequence[Hashable], codes: Sequence[
         if len(places) < 2:
             continue
         squared = torch.cdist(features[places], features[places]).square()
-        compared = torch.ones_like(squared, dtype=torch.bool).triu(1)
+        is_pair = torch.ones_like(squared, dtype=torch.bool).triu(1)
         if codes is not None:
-            own = torch.tensor([codes[place] for place in places])
-            compared &= own[:, None] != own
-        total += float(squared[compared].sum())
-        pairs += int(compared.sum())
+            group_codes = torch.tensor([codes[place] for place in places])
+            is_pair &= group_codes[:, None] != group_codes
+        total += float(squared[is_pair].sum())
+        pairs += int(is_pair.sum())
     return (total / pairs if pairs else float("nan")), pairs
 
 
-def weights(features: Tensor, codes: Tensor, apart: Sequence[Hashable]) -> pd.DataFrame:
+def weights(features: Tensor, codes: Tensor, groups: Sequence[Hashable]) -> pd.DataFrame:
     """Return the weight of each attribute, and the pairs that it was measured with: a row per attribute.
 
     Args:
         features: [N, C], one row per picture.
         codes: [N, A], the value of each attribute of each picture.
-        apart: [N] pictures of which are compared only with those of the same value.
+        groups: [N], of each picture; it is compared only with those of its own group.
     """
     rows = [tuple(row) for row in codes.tolist()]
-    alike, _ = mean_distance(features, list(zip(apart, rows, strict=True)), None)
+    alike, _ = mean_distance(features, list(zip(groups, rows, strict=True)), None)
     noise = 0.0 if np.isnan(alike) else alike
     squares = []
     counts = []
     for attribute in range(codes.shape[1]):
-        others = [(group, row[:attribute], row[attribute + 1 :]) for group, row in zip(apart, rows, strict=True)]
+        others = []
+        for group, row in zip(groups, rows, strict=True):
+            others.append((group, row[:attribute], row[attribute + 1 :]))
         distance, pairs = mean_distance(features, others, codes[:, attribute].tolist())
         squares.append(max(distance - noise, 0.0))
         counts.append(pairs)
     return pd.DataFrame({"weight": np.sqrt(np.array(squares) / np.nansum(squares)), "pairs": counts})
 
 
-def nearest_decay(found: pd.DataFrame) -> float:
+def nearest_decay(measured: pd.DataFrame) -> float:
     """Return the decay d, to 0.01, whose weights d^a, at unit length, are nearest to these, the largest first."""
-    ordered = np.sort(found["weight"].dropna().to_numpy())[::-1]
+    ordered = np.sort(measured["weight"].dropna().to_numpy())[::-1]
     decays = np.arange(1, 101) / 100
     powers = decays[:, None] ** np.arange(len(ordered))
     unit = powers / np.linalg.norm(powers, axis=1, keepdims=True)
@@ -89,7 +91,7 @@ def nearest_decay(found: pd.DataFrame) -> float:
 def pictures_of(opened: ScoredSplit) -> tuple[Tensor, Tensor, list[Hashable]]:
     """Return features [N, C], attributes [N, A] and groups [N] of the pictures that show one thing."""
     dataset = opened.dataset
-    codes = dataset.attribute_codes.shown
+    codes = dataset.attribute_codes.images
     column = dataset.attribute_codes.column
     columns = torch.arange(len(dataset.images)) if column is None else column
     single = torch.bincount(columns)[columns] == 1
@@ -118,11 +120,11 @@ def main() -> None:
     )
     config, _, _ = configure(options, ["all-corpus"])
     features, codes, groups = pictures_of(open_split(config, "train", Display()))
-    found = weights(features, codes, groups)
-    found.insert(0, "attribute", NAMES[words.dataset])
-    found = found[found["pairs"] > 0].sort_values("weight", ascending=False)
-    print(found.round(3).to_string(index=False))
-    print(f"nearest decay: {nearest_decay(found):.2f}")
+    measured = weights(features, codes, groups)
+    measured.insert(0, "attribute", NAMES[words.dataset])
+    measured = measured[measured["pairs"] > 0].sort_values("weight", ascending=False)
+    print(measured.round(3).to_string(index=False))
+    print(f"nearest decay: {nearest_decay(measured):.2f}")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def cells_of(folders: Sequence[Path], settings: Sequence[str]) -> pd.DataFrame:
 
 
 def _option_of(setting: str) -> str:
-    """'loss.tau' -> 'loss.options.tau', as a configuration names a plug-in's option."""
+    """Return 'loss.options.tau' for 'loss.tau', as a configuration names a plug-in's option."""
     section, _, name = setting.partition(".")
     return f"{section}.options.{name}"
 
@@ -84,14 +84,14 @@ def commands(pairs: pd.DataFrame, by: Sequence[str], command: str, name: str) ->
     for place, rows in pairs.groupby([*by, *PAIR], sort=True):
         *values, tau, rate = place
         settings = [f"--set {key}={value}" for key, value in zip(by, values, strict=True)]
-        strategies = ",".join(written(strategy) for strategy in rows["strategy"])
-        named = "-".join(str(value) for value in (name, *place))
+        strategies = ",".join(as_option(strategy) for strategy in rows["strategy"])
+        comparison = "-".join(str(value) for value in (name, *place))
         pair = f"--losses info-nce:tau={tau} --lr {rate}"
-        lines.append(f"{command} {' '.join(settings)} {pair} --strategies {strategies} --name {named}")
+        lines.append(f"{command} {' '.join(settings)} {pair} --strategies {strategies} --name {comparison}")
     return lines
 
 
-def written(strategy: str) -> str:
+def as_option(strategy: str) -> str:
     """Return a strategy as the command line names it: 'top-k(k=50, shared=true)' -> 'top-k:k=50:shared=true'."""
     return strategy.replace("(", ":").replace(", ", ":").replace(")", "")
 
@@ -134,16 +134,15 @@ def gains(cells: pd.DataFrame, x: str, panels: Sequence[str]) -> pd.DataFrame:
     for panel, of_panel in _split(cells, panels):
         places = of_panel[x].nunique()
         for value, of_place in of_panel.groupby(x, sort=True):
-            known: dict[int, Any] = {}
-            values = {
-                strategy: values_of(folders_of(rows.sort_values("seed")), METRICS, known)
-                for strategy, rows in of_place.groupby("strategy", sort=False)
-            }
+            queries: dict[int, Any] = {}
+            values = {}
+            for strategy, rows in of_place.groupby("strategy", sort=False):
+                values[strategy] = values_of(folders_of(rows.sort_values("seed")), METRICS, queries)
             if len(values) < 2 or BASELINE not in values:
                 continue
             place = {**panel, x: value}
             for metric in METRICS:
-                of_metric = {strategy: found[metric] for strategy, found in values.items()}
+                of_metric = {strategy: by_metric[metric] for strategy, by_metric in values.items()}
                 tests = differences(of_metric, BASELINE, share=1 / places, key=f"{place}/{metric}")
                 level = 100 * tests.means[BASELINE].mean
                 for strategy, test in tests.against.items():
@@ -166,25 +165,32 @@ def _split(frame: pd.DataFrame, panels: Sequence[str]) -> list[tuple[dict[str, A
     """Return each panel's settings with its rows."""
     if not panels:
         return [({}, frame)]
-    return [(dict(zip(panels, place, strict=True)), rows) for place, rows in frame.groupby(list(panels), sort=True)]
+    split = []
+    for place, rows in frame.groupby(list(panels), sort=True):
+        split.append((dict(zip(panels, place, strict=True)), rows))
+    return split
 
 
-def table(found: pd.DataFrame, x: str, panels: Sequence[str]) -> str:
+def table(rows_of_gains: pd.DataFrame, x: str, panels: Sequence[str]) -> str:
     """Return the gains as tables in Markdown, one for each metric: a row a strategy, a column a setting."""
     parts = []
     for metric in METRICS:
-        of_metric = found[found["metric"] == metric]
+        of_metric = rows_of_gains[rows_of_gains["metric"] == metric]
+        head = ["in addition to the batch"]
+        batch_alone = [f"nothing: {label_of(metric)}"]
         places = _split(of_metric, [*panels, x])
-        head = [_named(place) for place, _ in places]
-        lines = [["in addition to the batch", *head], ["---"] * (1 + len(places))]
-        lines.append([f"nothing: {label_of(metric)}", *(f"{rows['batch alone'].iloc[0]:.1f} %" for _, rows in places)])
+        for place, rows in places:
+            head.append(_heading(place))
+            batch_alone.append(f"{rows['batch alone'].iloc[0]:.1f} %")
+        lines = [head, ["---" for _ in head], batch_alone]
         for strategy in dict.fromkeys(of_metric["strategy"]):
-            lines.append([f"`{strategy}`", *(_cell(rows[rows["strategy"] == strategy]) for _, rows in places)])
+            cells = [_cell(rows[rows["strategy"] == strategy]) for _, rows in places]
+            lines.append([f"`{strategy}`", *cells])
         parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
     return "\n\n".join(parts)
 
 
-def _named(place: Mapping[str, Any]) -> str:
+def _heading(place: Mapping[str, Any]) -> str:
     """Return settings as a heading: 'batch_size 8, epochs 3'; a comparison is its name."""
     if "comparison" in place:
         return str(place["comparison"])
@@ -201,7 +207,7 @@ def _cell(rows: pd.DataFrame) -> str:
 
 
 def chart(
-    found: pd.DataFrame,
+    rows_of_gains: pd.DataFrame,
     x: str,
     panels: Sequence[str],
     metrics: Sequence[str],
@@ -214,45 +220,48 @@ def chart(
 
     `marks`: 'VALUE:NAME', a vertical line at a value of `x`; `levels`: one where the batch alone reaches this R@10.
     """
-    strategies = sorted(found["strategy"].unique())  # so that figures of the same rows have the same colours
-    drawn = []
+    strategies = sorted(rows_of_gains["strategy"].unique())  # so that figures of the same rows have the same colours
+    drawings = []
     across = 1
     for metric in metrics:
-        of_metric = found[found["metric"] == metric]
+        of_metric = rows_of_gains[rows_of_gains["metric"] == metric]
         split = _split(of_metric, panels)
         across = len(split)
         for panel, rows in split:
-            title = ", ".join([label_of(metric), _named(panel)]) if panel else label_of(metric)
-            reached = _reached(rows, x, levels) if metric == LEVELS_OF else []
-            drawn.append(Panel(title, partial(_draw, rows, x, strategies, [*_marked(rows, x, marks), *reached])))
+            title = ", ".join([label_of(metric), _heading(panel)]) if panel else label_of(metric)
+            lines = _mark_places(rows, x, marks)
+            if metric == LEVELS_OF:
+                lines += _level_places(rows, x, levels)
+            drawings.append(Panel(title, partial(_draw, rows, x, strategies, lines)))
     if across == 1:
         across = len(metrics)
-    return Chart("gain", "", "", tuple(drawn), across)
+    return Chart("gain", "", "", tuple(drawings), across)
 
 
-def _marked(rows: pd.DataFrame, x: str, marks: Sequence[str]) -> list[tuple[float, str]]:
+def _mark_places(rows: pd.DataFrame, x: str, marks: Sequence[str]) -> list[tuple[float, str]]:
     """Return where on a panel's axis these values of `x` lie, with their names; none that lie outside."""
     values = sorted(rows[x].unique())
-    found = []
+    places = []
     for mark in marks:
-        value, _, name = mark.partition(":")
-        if values[0] <= float(value) <= values[-1]:
-            found.append((float(np.interp(float(value), values, range(len(values)))), name))
-    return found
+        text, _, name = mark.partition(":")
+        value = float(text)
+        if values[0] <= value <= values[-1]:
+            places.append((float(np.interp(value, values, range(len(values)))), name))
+    return places
 
 
-def _reached(rows: pd.DataFrame, x: str, levels: Sequence[str]) -> list[tuple[float, str]]:
+def _level_places(rows: pd.DataFrame, x: str, levels: Sequence[str]) -> list[tuple[float, str]]:
     """Return where the batch alone reaches these levels, between two settings, with their names; none it misses."""
     alone = rows.groupby(x, sort=True)["batch alone"].first().to_list()
-    found = []
+    places = []
     for mark in levels:
         text, _, name = mark.partition(":")
         level = float(text)
-        for place, (here, there) in enumerate(itertools.pairwise(alone)):
-            if here != there and min(here, there) <= level <= max(here, there):
-                found.append((place + (level - here) / (there - here), name))
+        for place, (before, after) in enumerate(itertools.pairwise(alone)):
+            if before != after and min(before, after) <= level <= max(before, after):
+                places.append((place + (level - before) / (after - before), name))
                 break
-    return found
+    return places
 
 
 def _draw(rows: pd.DataFrame, x: str, strategies: Sequence[str], marks: Sequence[tuple[float, str]], axes: Any) -> None:
@@ -316,10 +325,10 @@ def main() -> None:
         return
     panels = [name for name in options.panels.split(",") if name]
     cells = cells_of(options.folders, [*by, *panels, *PAIR])
-    found = gains(at_their_own(cells, pairs, by), by[0], panels)
-    print(table(found, by[0], panels))
-    drawn = chart(found, by[0], panels, options.metrics.split(","), options.mark, options.level)
-    options.out.write_bytes(picture(drawn, "svg", False))
+    rows_of_gains = gains(at_their_own(cells, pairs, by), by[0], panels)
+    print(table(rows_of_gains, by[0], panels))
+    figure = chart(rows_of_gains, by[0], panels, options.metrics.split(","), options.mark, options.level)
+    options.out.write_bytes(picture(figure, "svg", False))
 
 
 if __name__ == "__main__":

@@ -42,12 +42,16 @@ def corners(folder: Path) -> dict[frozenset[str], Values]:
         folders = folders_of(group)
         metric = folders[0].result["main_metric"]
         facts = facts_of(group)
-        taken = [key.removeprefix("system.") for key in keys if facts[key] != PLAIN]
-        values[tuple(taken)] = values_of(folders, [metric])[metric]
-    if len(values) < 2 ** len(keys) or len({each.seeds for each in values.values()}) > 1:
+        factors = tuple(key.removeprefix("system.") for key in keys if facts[key] != PLAIN)
+        values[factors] = values_of(folders, [metric])[metric]
+    seeds = {corner.seeds for corner in values.values()}
+    if len(values) < 2 ** len(keys) or len(seeds) > 1:
         raise SystemExit(f"{folder}: not all corners are finished with the same seeds: rerun the comparison")
-    ordered = sorted(values, key=lambda taken: (len(taken), [keys.index(f"system.{factor}") for factor in taken]))
-    return {frozenset(taken): values[taken] for taken in ordered}
+
+    def order(factors: tuple[str, ...]) -> tuple[int, list[int]]:
+        return len(factors), [keys.index(f"system.{factor}") for factor in factors]
+
+    return {frozenset(factors): values[factors] for factors in sorted(values, key=order)}
 
 
 @dataclass(frozen=True)
@@ -69,32 +73,55 @@ class Effects:
 def effects_of(cells: dict[frozenset[str], Values], alpha: float) -> Effects:
     """Split the difference; all parts are tested together."""
     factors = sorted(frozenset().union(*cells))
-    subsets = [s for size in range(len(factors) + 1) for s in combinations(factors, size)]
-    names = [" + ".join(s) or "none" for s in subsets]
+    subsets: list[tuple[str, ...]] = []
+    for size in range(len(factors) + 1):
+        subsets += combinations(factors, size)
+    names = [" + ".join(subset) or "none" for subset in subsets]
     first = next(iter(cells.values()))
-    design = Design(first.strata, first.clusters, any(each.nested for each in cells.values()), alpha)
-    table = ValueTable({name: cells[frozenset(s)].values for name, s in zip(names, subsets, strict=True)}, design)
-    # a set's own term: the alternating sum over its subsets (Harsanyi's dividend); a share: its terms, equally divided
-    terms = np.array([[(-1) ** (len(t) - len(s)) if set(s) <= set(t) else 0 for s in subsets] for t in subsets[1:]])
-    split = np.array([[(f in t) / len(t) for t in subsets[1:]] for f in factors])
-    rows = np.concatenate([terms.sum(axis=0, keepdims=True), split @ terms, terms])
-    weights = [{name: float(w) for name, w in zip(names, row, strict=True) if w} for row in rows]
-    total, *rest = contrasts(table, weights, table.generator("factorial"))
-    shares, own = rest[: len(factors)], rest[len(factors) :]
-    return Effects(total, dict(zip(factors, shares, strict=True)), dict(zip(subsets[1:], own, strict=True)))
+    design = Design(first.strata, first.clusters, any(corner.nested for corner in cells.values()), alpha)
+    values = {name: cells[frozenset(subset)].values for name, subset in zip(names, subsets, strict=True)}
+    table = ValueTable(values, design)
+
+    sets = subsets[1:]  # without the empty one
+    terms = np.array([_signs(factor_set, subsets) for factor_set in sets])
+    sizes = np.array([len(factor_set) for factor_set in sets])
+    belongs = np.array([[factor in factor_set for factor_set in sets] for factor in factors])
+    shares = (belongs / sizes) @ terms  # a factor's share: the terms of its sets, equally divided
+    total = terms.sum(axis=0, keepdims=True)
+    weights = []
+    for row in np.concatenate([total, shares, terms]):
+        weights.append({name: float(weight) for name, weight in zip(names, row, strict=True) if weight})
+
+    total_difference, *differences = contrasts(table, weights, table.generator("factorial"))
+    shares_of_factors = dict(zip(factors, differences[: len(factors)], strict=True))
+    terms_of_sets = dict(zip(sets, differences[len(factors) :], strict=True))
+    return Effects(total_difference, shares_of_factors, terms_of_sets)
+
+
+def _signs(factor_set: tuple[str, ...], subsets: list[tuple[str, ...]]) -> list[int]:
+    """Return the weights of a set's own term: the alternating sum over its subsets (Harsanyi's dividend)."""
+    signs = []
+    for subset in subsets:
+        is_part = set(subset) <= set(factor_set)
+        signs.append((-1) ** (len(factor_set) - len(subset)) if is_part else 0)
+    return signs
 
 
 def parts(cells: dict[frozenset[str], Values], alpha: float = 0.05) -> pd.DataFrame:
     """Return the parts of the gain in points, a row each; the intervals hold for all of them at once."""
     effects = effects_of(cells, alpha)
-    rows: list[tuple[str, str, Difference]] = [("gain", "all", effects.total)]
-    rows += [
-        ("own term" if len(of) == 1 else "interaction", " and ".join(of), each) for of, each in effects.terms.items()
-    ]
-    rows += [("Shapley share", factor, each) for factor, each in effects.shares.items()]
-    points = [(kind, of, each.value, each.interval.low, each.interval.high) for kind, of, each in rows]
-    frame = pd.DataFrame(points, columns=["part", "of", "points", "low", "high"])
-    return frame.assign(**{name: 100 * frame[name] for name in ("points", "low", "high")})
+    rows = []
+
+    def add(part: str, factors: str, difference: Difference) -> None:
+        points = (difference.value, difference.interval.low, difference.interval.high)
+        rows.append((part, factors, *(100 * value for value in points)))
+
+    add("gain", "all", effects.total)
+    for factors, difference in effects.terms.items():
+        add("own term" if len(factors) == 1 else "interaction", " and ".join(factors), difference)
+    for factor, difference in effects.shares.items():
+        add("Shapley share", factor, difference)
+    return pd.DataFrame(rows, columns=["part", "of", "points", "low", "high"])
 
 
 if __name__ == "__main__":

@@ -46,9 +46,9 @@ def train(
             positive = scores.diagonal()
             allowed = targets[rows, None] != targets[rows]  # another query's target, unless it is this one's, too
             if miner is not None:
-                own = normalize(images[mined.negatives[rows]], dim=2)  # [B, M, D]
-                scores = torch.cat([scores, torch.einsum("bd,bmd->bm", embedded, own)], dim=1)
-                allowed = torch.cat([allowed, torch.ones(own.shape[:2], dtype=torch.bool)], dim=1)
+                negatives = normalize(images[mined.negatives[rows]], dim=2)  # [B, M, D]
+                scores = torch.cat([scores, torch.einsum("bd,bmd->bm", embedded, negatives)], dim=1)
+                allowed = torch.cat([allowed, torch.ones(negatives.shape[:2], dtype=torch.bool)], dim=1)
             optimiser.zero_grad()
             loss_of(positive, scores, allowed).backward()
             optimiser.step()

@@ -33,7 +33,10 @@ from negbench.worlds._wording import VOCABULARY, describe
 
 FIRST_SEED = 1_000_000
 TEXTS = 4
-COUNT, BATCH, LR, WEIGHT_DECAY = 24_000, 128, 3e-3, 0.05
+COUNT = 24_000
+BATCH = 128
+LR = 3e-3
+WEIGHT_DECAY = 0.05
 EPOCHS = 4  # 6 give five points of R@10 more, but a benchmark needs room above its backbone
 
 
@@ -43,7 +46,8 @@ def examples(seed: int, count: int) -> tuple[Tensor, list[str]]:
     A garment's TEXTS descriptions are consecutive. The first is its own; the others describe garments that differ from
     it in one attribute.
     """
-    pictures, texts = [], []
+    pictures = []
+    texts = []
     for index in range(count):
         stream = Stream(seed, "pretrain", index)
         attributes = sample_attributes(stream, CATEGORIES[index % len(CATEGORIES)])
@@ -60,13 +64,13 @@ def renderer_sha256() -> str:
     return hashlib.sha256(pictures.numpy().tobytes() + words).hexdigest()
 
 
-def scaled(pictures: Tensor) -> Tensor:
+def scale(pictures: Tensor) -> Tensor:
     """Scale uint8 pixels as the backbone's preprocessing does (no resizing: the pictures already have its size)."""
     return (pictures.float() / 255 - 0.5) / 0.25
 
 
 class _Trainer(nn.Module):
-    """The encoders with batch normalisation after each convolution, which `folded` merges into the convolutions."""
+    """The encoders with batch normalisation after each convolution, which `fold` merges into the convolutions."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -84,10 +88,12 @@ class _Trainer(nn.Module):
         # own descriptions first: the pictures' columns are 0 .. B-1
         text = F.normalize(self.encoders.text(ids.transpose(0, 1).flatten(0, 1))[1], dim=1)
         logits = image @ text.T / self.log_temperature.exp().clamp(min=MIN_TEMPERATURE)
-        own = torch.arange(len(pixels))
-        return (F.cross_entropy(logits, own) + F.cross_entropy(logits[:, : len(own)].T, own)) / 2
+        targets = torch.arange(len(pixels))
+        by_picture = F.cross_entropy(logits, targets)
+        by_text = F.cross_entropy(logits[:, : len(targets)].T, targets)
+        return (by_picture + by_text) / 2
 
-    def folded(self) -> Encoders:
+    def fold(self) -> Encoders:
         """Return only the encoders, equal to the trained network in evaluation mode."""
         from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -124,7 +130,7 @@ def pretrain(seed: int, count: int = COUNT, epochs: int = EPOCHS) -> tuple[Encod
         total = 0.0
         batches = torch.randperm(count, generator=order)[: count // BATCH * BATCH].reshape(-1, BATCH)
         for batch in batches:
-            loss = trainer(scaled(pictures[batch]), ids[batch])
+            loss = trainer(scale(pictures[batch]), ids[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -142,7 +148,7 @@ def pretrain(seed: int, count: int = COUNT, epochs: int = EPOCHS) -> tuple[Encod
         "vocabulary": json.dumps(VOCABULARY),
         "torch": torch.__version__,
     }
-    return trainer.folded(), metadata
+    return trainer.fold(), metadata
 
 
 def write(encoders: Encoders, metadata: dict[str, str], path: Path) -> None:

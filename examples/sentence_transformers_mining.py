@@ -51,38 +51,48 @@ def mine_hard_negatives(
     """
     from datasets import Dataset
 
-    anchor, positive = anchor_column_name or dataset.column_names[0], positive_column_name or dataset.column_names[1]
-    queries, positives = list(dataset[anchor]), list(dataset[positive])
+    anchor = anchor_column_name or dataset.column_names[0]
+    positive = positive_column_name or dataset.column_names[1]
+    queries = list(dataset[anchor])
+    positives = list(dataset[positive])
     texts = list(dict.fromkeys([*(corpus or []), *positives]))
     column = {text: number for number, text in enumerate(texts)}
-    known: dict[str, dict[int, None]] = {}  # anchor -> columns of its positives
+    columns_of: dict[str, dict[int, None]] = {}  # anchor -> columns of its positives, in order
     for query, text in zip(queries, positives, strict=True):
-        known.setdefault(query, {})[column[text]] = None
-    encoded = {"batch_size": batch_size, "normalize_embeddings": True, "convert_to_tensor": True}
-    asked, images = model.encode_query(list(known), **encoded), model.encode_document(texts, **encoded)
-    targets = [
-        min(own, key=lambda each: float(row @ images[each])) for row, own in zip(asked, known.values(), strict=True)
-    ]
+        columns_of.setdefault(query, {})[column[text]] = None
+    encode_options = {"batch_size": batch_size, "normalize_embeddings": True, "convert_to_tensor": True}
+    anchor_vectors = model.encode_query(list(columns_of), **encode_options)
+    text_vectors = model.encode_document(texts, **encode_options)
+    targets = []
+    for vector, columns in zip(anchor_vectors, columns_of.values(), strict=True):
+        scores = {number: float(vector @ text_vectors[number]) for number in columns}
+        targets.append(min(scores, key=scores.__getitem__))
+
     rule = negbench.Miner(strategy or f"sentence-transformers:num_negatives={num_negatives}").strategy
-    excluded: list[list[int]] | None = [list(own) for own in known.values()]
-    skip, draws = 0, num_negatives
+    excluded: list[list[int]] | None = [list(columns) for columns in columns_of.values()]
+    skip = 0
+    draws = num_negatives
     if isinstance(rule, SentenceTransformers) and rule.sampling_strategy == "top":
         # the original's window has room for as many positives as any anchor has, and loses these after the margins
         most = max(Counter(queries).values())
         draws = rule.window + (most - 1) * (2 if rule.range_max is None else 1)
-        skip, excluded = rule.range_min, None
+        skip = rule.range_min
+        excluded = None
         rule = replace(rule, range_min=0, range_max=draws, num_negatives=draws)
-    mined = negbench.Miner(rule, draws=draws, seed=seed, refreshes=refresh).refresh(
-        asked, images, targets, excluded=excluded
-    )
-    table: dict[str, list[str]] = {name: [] for name in (anchor, positive)}
-    table |= {f"negative_{n}": [] for n in range(1, num_negatives + 1)}
-    for row, (query, own) in enumerate(known.items()):
-        scored = dict(zip(mined.negatives[row].tolist(), mined.scores[row].tolist(), strict=True))
-        ranked = sorted(scored.keys() - own.keys(), key=lambda each: (-scored[each], each))
+    miner = negbench.Miner(rule, draws=draws, seed=seed, refreshes=refresh)
+    mined = miner.refresh(anchor_vectors, text_vectors, targets, excluded=excluded)
+
+    names = [anchor, positive, *(f"negative_{number}" for number in range(1, num_negatives + 1))]
+    table: dict[str, list[str]] = {name: [] for name in names}
+    for row, (query, columns) in enumerate(columns_of.items()):
+        score_of = dict(zip(mined.negatives[row].tolist(), mined.scores[row].tolist(), strict=True))
+        others = sorted(score_of.keys() - columns.keys())
+        ranked = sorted(others, key=lambda number: -score_of[number])
         negatives = ranked[skip : skip + num_negatives]
-        if len(negatives) == num_negatives and not mined.fallback[row]:
-            for each in own:
-                for name, number in zip(table, (None, each, *negatives), strict=True):
-                    table[name].append(query if number is None else texts[number])
+        if len(negatives) < num_negatives or mined.fallback[row]:
+            continue
+        for number in columns:
+            values = [query, *(texts[place] for place in (number, *negatives))]
+            for name, value in zip(names, values, strict=True):
+                table[name].append(value)
     return Dataset.from_dict(table)

@@ -32,7 +32,9 @@ HALVES = ["first", "second"]
 SETTING = ["negatives", "tau"]  # tau: 0 if learned
 COLUMNS = ["world", "strategy", "rank", *SETTING, "target", *HALVES]
 BASELINES = {"all-corpus", "in-batch"}
-FACTORS, POWERS, TEMPERS = np.geomspace(0.5, 8, 25), np.linspace(0, 0.6, 16), np.linspace(0.5, 2, 16)
+FACTORS = np.geomspace(0.5, 8, 25)
+POWERS = np.linspace(0, 0.6, 16)
+TEMPERS = np.linspace(0.5, 2, 16)
 
 
 def rows(folder: Path) -> pd.DataFrame:
@@ -43,9 +45,12 @@ def rows(folder: Path) -> pd.DataFrame:
     records = []
     for group in read_findings(folder.parent, folder.name).groups:
         results = [run.result for run in folders_of(group)]
-        config, first = config_of(group), results[0]["regime_by_refresh"][0]
-        own = config.strategy.options if config.strategy.name == WINDOW else None
-        rank = np.sqrt((own["start"] + 1) * own["stop"]) if own else np.nan
+        config = config_of(group)
+        first = results[0]["regime_by_refresh"][0]
+        rank = np.nan
+        if config.strategy.name == WINDOW:
+            options = config.strategy.options
+            rank = np.sqrt((options["start"] + 1) * options["stop"])
         scores = [100 * result["metrics"][result["main_metric"]] for result in results]
         half = len(scores) // 2
         tau = config.loss.options.get("tau") or 0.0
@@ -61,42 +66,53 @@ def nearest(ranks: np.ndarray, rank: float) -> int:
     return int(np.abs(np.log(ranks / rank)).argmin())
 
 
-def fitted(table: pd.DataFrame) -> tuple[float, float, float]:
+def fit(table: pd.DataFrame) -> tuple[float, float, float]:
     """Return the factor, the power and the temper with the highest mean score; the middle of those that tie."""
-    worlds = [
-        (negatives, tau, here["target"].iloc[0], here["rank"].to_numpy(), here[HALVES].mean(axis=1).to_numpy())
-        for (negatives, tau, _), here in table[table["rank"].notna()].groupby([*SETTING, "world"])
-    ]
-    grid = np.array(list(itertools.product(FACTORS, POWERS, TEMPERS if (table["tau"] > 0).all() else [0.0])))
-    means = [
-        np.mean(
-            [
-                scores[nearest(ranks, factor * n**power * (tau / DEFAULT_TEMPERATURE) ** temper * target)]
-                for n, tau, target, ranks, scores in worlds
-            ]
-        )
-        for factor, power, temper in grid
-    ]
+    windows = table[table["rank"].notna()]
+    worlds = []
+    for (negatives, tau, _), world in windows.groupby([*SETTING, "world"]):
+        target = world["target"].iloc[0]
+        worlds.append((negatives, tau, target, world["rank"].to_numpy(), world[HALVES].mean(axis=1).to_numpy()))
+    tempers = TEMPERS if (table["tau"] > 0).all() else [0.0]
+    grid = np.array(list(itertools.product(FACTORS, POWERS, tempers)))
+    means = []
+    for factor, power, temper in grid:
+        scores_at_formula = []
+        for negatives, tau, target, ranks, scores in worlds:
+            rank = factor * negatives**power * (tau / DEFAULT_TEMPERATURE) ** temper * target
+            scores_at_formula.append(scores[nearest(ranks, rank)])
+        means.append(np.mean(scores_at_formula))
     best = grid[np.isclose(means, max(means))]
-    return float(np.exp(np.log(best[:, 0]).mean())), float(best[:, 1].mean()), float(best[:, 2].mean())
+    factors, powers, best_tempers = best.T
+    return float(np.exp(np.log(factors).mean())), float(powers.mean()), float(best_tempers.mean())
 
 
 def regrets(table: pd.DataFrame) -> pd.DataFrame:
     """Return the regret of the formula, a constant window and the best rule, in points; a row per setting and world."""
-    found = {}
-    for (negatives, tau, world), here in table.groupby([*SETTING, "world"]):
+    regret_of = {}
+    for (negatives, tau, world), rows_of_world in table.groupby([*SETTING, "world"]):
         peers = table[(table[SETTING] == [negatives, tau]).all(axis=1) & (table["world"] != world)]
         peers = peers[~peers["strategy"].isin(BASELINES)].assign(mean=peers[HALVES].mean(axis=1))
-        constant, rule = (
-            peers[peers["rank"].notna() == window].groupby("strategy")["mean"].mean().idxmax()
-            for window in (True, False)
-        )
-        scores, own = here.set_index("strategy")[HALVES], here[here["rank"].notna()].set_index("strategy")
-        said = own.index[nearest(own["rank"].to_numpy(), middle(here["target"].iloc[0], negatives, tau or None))]
-        best = np.mean([scores[other][own[half].idxmax()] for half, other in zip(HALVES, HALVES[::-1], strict=True)])
-        named = {"formula": said, "constant": constant, "rule": rule}
-        found[negatives, tau, world] = {name: best - scores.loc[strategy].mean() for name, strategy in named.items()}
-    return pd.DataFrame(found).T
+        is_window = peers["rank"].notna()
+        scores = rows_of_world.set_index("strategy")[HALVES]
+        windows = rows_of_world[rows_of_world["rank"].notna()].set_index("strategy")
+        rank = middle(rows_of_world["target"].iloc[0], negatives, tau or None)
+        choices = {
+            "formula": windows.index[nearest(windows["rank"].to_numpy(), rank)],
+            "constant": best_strategy(peers[is_window]),
+            "rule": best_strategy(peers[~is_window]),
+        }
+        first, second = HALVES
+        best = np.mean([scores[second][windows[first].idxmax()], scores[first][windows[second].idxmax()]])
+        regret_of[negatives, tau, world] = {
+            name: best - scores.loc[strategy].mean() for name, strategy in choices.items()
+        }
+    return pd.DataFrame(regret_of).T
+
+
+def best_strategy(rows: pd.DataFrame) -> str:
+    """Return the strategy with the highest mean over some worlds."""
+    return rows.groupby("strategy")["mean"].mean().idxmax()
 
 
 def summary(regret: pd.DataFrame) -> pd.DataFrame:
@@ -112,5 +128,5 @@ if __name__ == "__main__":
     regret = regrets(table)
     for setting, part in [*regret.groupby(level=[0, 1]), ("all", regret)]:
         print(f"negatives, tau: {setting}", summary(part).round(2).to_string(), sep="\n")
-    factor, power, temper = fitted(table)
+    factor, power, temper = fit(table)
     print(f"these worlds would fit {factor:.2f} x negatives^{power:.2f} x (tau / 0.07)^{temper:.2f} x the median rank")

@@ -516,7 +516,7 @@ class DataCache:
         also = self.dataset(config.eval.also, "val", images=images) if config.eval.also else None
         return Splits(train, dev, self._with_features(config, "val", images), also)
 
-    def _carve(self, config: RunConfig, train: Dataset, images: bool) -> tuple[Dataset, Dataset]:
+    def _carve(self, config: ResolvedConfig, train: Dataset, images: bool) -> tuple[Dataset, Dataset]:
         """Return the train split without its dev part, and the dev part."""
         fraction = config.eval.dev_fraction
         seed = config.eval.dev_seed

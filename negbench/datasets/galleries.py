@@ -57,13 +57,13 @@ _KEPT_KINDS = 2**24  # bytes: a larger table of kinds is computed block by block
 
 
 class AttributeCodes(NamedTuple):
-    """All attributes, as integers: those of right answers, `asked` [Q, A], which of them the text changes, [Q, A] bool,
-    and those of the images, `shown` [N, A]; or [E, A], where row e shows image `column[e]`, whose nearest row counts.
+    """All attributes, as integers: those of right answers, `targets` [Q, A], which of them the text changes, [Q, A]
+    bool, and those of `images` [N, A]; or [E, A], where row e is of image `column[e]`, whose nearest row counts.
     """
 
-    asked: Tensor
+    targets: Tensor
     changed: Tensor
-    shown: Tensor
+    images: Tensor
     column: Tensor | None = None
 
 
@@ -193,7 +193,7 @@ class Galleries:
         """The kinds of judged negatives that the data know, in the order of `KINDS`; nothing where none is judged."""
         if self.attribute_codes is not None:
             return KINDS[:-1]
-        present = set()
+        present: set[str] = set()
         for query in self.queries:
             present.update(kind for kind, _ in query.wrong)
         return tuple(kind for kind in KINDS if kind in present)
@@ -277,8 +277,8 @@ class Galleries:
 
     def _kinds_by_attributes(self, codes: AttributeCodes, rows: Tensor, columns: Tensor) -> Tensor:
         """Return `kind_table` of data that know all attributes."""
-        images = codes.shown if codes.column is not None else codes.shown[columns]
-        table, off = kinds_by_attributes(codes.asked[rows], codes.changed[rows], images)
+        images = codes.images if codes.column is not None else codes.images[columns]
+        table, off = kinds_by_attributes(codes.targets[rows], codes.changed[rows], images)
         if codes.column is None:
             return table
         nearest = torch.full((len(rows), len(self.images)), torch.iinfo(torch.int8).max, dtype=torch.int8)

@@ -31,19 +31,19 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         DataError: files are missing or cannot be read.
     """
     memory = root / "features" / "hashes.json"
-    known = remembered(memory) if images else {}
+    entries = remembered(memory) if images else {}
     stamped: dict[str, Stamped] = {}
     unread: list[tuple[str, str, list[int]]] = []
     absent: list[tuple[str, Path]] = []
     for image, path in images.items():
         name = os.path.abspath(path)  # noqa: PTH100  # Path.absolute() takes ten times as long
-        there = [*stamp(name)]
-        if not there:
+        stamp_now = [*stamp(name)]
+        if not stamp_now:
             absent.append((image, path))
             continue
-        stamped[image] = known.get(name, [])
-        if stamped[image][:-1] != there:
-            unread.append((image, name, there))
+        stamped[image] = entries.get(name, [])
+        if stamped[image][:-1] != stamp_now:
+            unread.append((image, name, stamp_now))
     if absent:
         image, path = absent[0]
         raise DataError(f"{len(absent)} of {len(images)} images have no file, the first: '{image}' at {path}")
@@ -51,16 +51,16 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
     fresh = dict[str, Stamped]()
     with ThreadPoolExecutor(8) as pool:
         hashes = pool.map(_file_sha256, (name for _, name, _ in unread))
-        for (image, name, there), value in zip(unread, hashes, strict=True):
-            stamped[image] = [*there, value]
-            if now - max(there[1:3]) > SETTLED:
+        for (image, name, stamp_now), value in zip(unread, hashes, strict=True):
+            stamped[image] = [*stamp_now, value]
+            if now - max(stamp_now[1:3]) > SETTLED:
                 fresh[name] = stamped[image]
     with suppress(NegbenchError):  # a cache that cannot be written: the files are read again
         if fresh:
             seal(memory.parent)
             with lock_file(memory.with_suffix(".lock")), atomic_write(memory) as file:
                 file.write(json.dumps(remembered(memory) | fresh))
-    return {image: bytes.fromhex(str(held[-1])) for image, held in stamped.items()}
+    return {image: bytes.fromhex(str(entry[-1])) for image, entry in stamped.items()}
 
 
 def stamp(path: Path | str) -> tuple[int, ...]:
@@ -69,9 +69,10 @@ def stamp(path: Path | str) -> tuple[int, ...]:
     Of a file inside a tar file, and of a picture as viewers show it (`machine.viewed`), those of the file that is read.
     """
     if "@" in str(path):
-        found = inside_tar(path)
-        if found is not None:
-            return (found[2], *stamp(found[0])[1:])
+        member = inside_tar(path)
+        if member is not None:
+            tar, _, size = member
+            return (size, *stamp(tar)[1:])
         path = plain_path(path) or path
     try:
         status = os.stat(path)  # noqa: PTH116  # of a string, in half the time

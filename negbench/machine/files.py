@@ -33,9 +33,9 @@ def cache_dir() -> Path:
     return Path(os.environ.get("NEGBENCH_CACHE") or Path.home() / ".cache" / "negbench")
 
 
-def runs_dir(given: Path | None = None) -> Path:
-    """Return `given`, or NEGBENCH_RUNS, or ./runs."""
-    return Path(given or os.environ.get("NEGBENCH_RUNS") or "runs")
+def runs_dir(folder: Path | None = None) -> Path:
+    """Return `folder`, or NEGBENCH_RUNS, or ./runs."""
+    return Path(folder or os.environ.get("NEGBENCH_RUNS") or "runs")
 
 
 def checked_name(name: str, what: str) -> str:
@@ -212,9 +212,9 @@ def seal(folder: Path) -> None:
     sums = folder / SUMS
     if sums.exists():
         return
-    there = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
+    present = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
     with atomic_write(sums, new=True) as file:  # of two processes that seal it, one may have written a file already
-        file.writelines(f"{_sum_line(path.name, path)}\n" for path in there)
+        file.writelines(f"{_sum_line(path.name, path)}\n" for path in present)
 
 
 def sha256_of(path: Path) -> str:
@@ -242,10 +242,10 @@ def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
     plain = plain_path(path)
     if plain is not None:
         return io.BytesIO(shown_picture(plain))
-    found = inside_tar(path)
-    if found is None:
+    member = inside_tar(path)
+    if member is None:
         return opened_file(path)
-    tar, offset, size = found
+    tar, offset, size = member
     with opened_file(Path(tar)) as file:
         file.seek(offset)
         return io.BytesIO(file.read(size))
@@ -253,8 +253,10 @@ def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
 
 def inside_tar(path: Path | str) -> tuple[str, int, int] | None:
     """Return tar file, offset and size of a file inside a tar file; None for any other."""
-    found = re.fullmatch(r"(.+\.tar)/@(\d+)\+(\d+)/[^/]+", str(path))
-    return None if found is None else (found[1], int(found[2]), int(found[3]))
+    match = re.fullmatch(r"(?P<tar>.+\.tar)/@(?P<offset>\d+)\+(?P<size>\d+)/[^/]+", str(path))
+    if match is None:
+        return None
+    return match["tar"], int(match["offset"]), int(match["size"])
 
 
 def _sum_line(name: str, source: Path) -> str:
@@ -274,7 +276,7 @@ def delete(path: Path) -> None:
 
 def _add_line(sums: Path, line: str) -> None:
     check_regular(sums)
-    with sums.open("rb+") as file, _holding(file, sums, fcntl.LOCK_EX):
+    with sums.open("rb+") as file, _hold_lock(file, sums, fcntl.LOCK_EX):
         end = file.seek(0, os.SEEK_END)
         start = b""
         if end > 0:
@@ -309,11 +311,11 @@ def flaws_in(folder: Path) -> DamagedFiles:
     lines = _lines_of_sums(folder) or []
     with os.scandir(folder) as entries:
         present = {entry.name: entry for entry in entries if entry.is_file()}
-    written = set(lines)  # a file that was written again has several
+    valid_lines = set(lines)  # a file that was written again has several
     for name in _names_of(lines):
         if name not in present:
             missing.append(name)
-        elif f"{_digest_in(present[name])}  {name}" not in written:
+        elif f"{_digest_in(present[name])}  {name}" not in valid_lines:
             damaged.append(name)
     return DamagedFiles(missing, damaged)
 
@@ -381,12 +383,12 @@ def intact(path: Path, fix: str = _FIX) -> Iterator[Path]:
         yield path
 
 
-def _refuse(path: Path, wrong: str | None, fix: str) -> None:
+def _refuse(path: Path, fault: str | None, fix: str) -> None:
     """Raise DamagedError if something is wrong with a file."""
-    if wrong:
+    if fault:
         if path.name not in names_in(path.parent):
             raise DamagedError(f"{path} is not read: {SUMS} beside it does not list it")
-        raise DamagedError(f"{path} is damaged ({wrong}): {fix}")
+        raise DamagedError(f"{path} is damaged ({fault}): {fix}")
 
 
 @contextlib.contextmanager
@@ -429,16 +431,16 @@ def trust(folder: Path, name: str) -> Iterator[None]:
     Raises:
         NegbenchError: a folder that cannot be written.
     """
-    own = f"{glob.escape(name)}.*"
+    pattern = f"{glob.escape(name)}.*"
     with lock_file(folder / ".trusted.lock"):
         (folder / SUMS).touch()
-        damaged = [path for path in folder.glob(own) if flaw(path)]
+        damaged = [path for path in folder.glob(pattern) if flaw(path)]
         if damaged:
             _say_once(f"{folder}: files are damaged, or listed in no {SUMS}; they are deleted and made again")
         for path in damaged:
             delete(path)
         yield
-        for path in folder.glob(own):
+        for path in folder.glob(pattern):
             if flaw(path):
                 _add_line(folder / SUMS, _sum_line(path.name, path))
 
@@ -499,8 +501,10 @@ def lock_file(path: Path, *, wait: bool = True, shared: bool = False) -> Iterato
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
     except OSError as error:
         raise NegbenchError(f"cannot write {path.parent}: {error.strerror or error}") from error
-    way = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
-    with file, _holding(file, path, way):
+    way = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    if not wait:
+        way |= fcntl.LOCK_NB
+    with file, _hold_lock(file, path, way):
         if not shared:
             sweep(path.parent)
         yield
@@ -510,7 +514,7 @@ SOFT = "NEGBENCH_LOCKS"  # "soft": a file beside the locked one stands for the l
 
 
 @contextlib.contextmanager
-def _holding(file: IO[Any], path: Path, way: int) -> Iterator[None]:
+def _hold_lock(file: IO[Any], path: Path, way: int) -> Iterator[None]:
     """Lock an open file in this block; with NEGBENCH_LOCKS=soft, create PATH.soft in its place.
 
     A soft lock is exclusive even where `way` is shared. It outlives a kill -9 on another machine; on this one filelock
@@ -524,7 +528,7 @@ def _holding(file: IO[Any], path: Path, way: int) -> Iterator[None]:
     if kind:
         if kind != "soft":
             raise NegbenchError(f"{SOFT}={short_repr(kind)}: expected soft, or leave it unset for the system's locks")
-        with _held_softly(path, wait=not way & fcntl.LOCK_NB):
+        with _hold_softly(path, wait=not way & fcntl.LOCK_NB):
             yield
         return
     try:
@@ -544,7 +548,7 @@ def _holding(file: IO[Any], path: Path, way: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _held_softly(path: Path, *, wait: bool) -> Iterator[None]:
+def _hold_softly(path: Path, *, wait: bool) -> Iterator[None]:
     import filelock  # comes with torch
 
     lock = filelock.SoftFileLock(f"{path}.soft")

@@ -85,13 +85,13 @@ def _left_to_groups() -> Iterator[int]:
     for line in lines:
         if not line.startswith("0::/"):
             continue
-        own = _GROUPS / line.removeprefix("0::/")
-        for folder in (own, *own.parents):
+        group = _GROUPS / line.removeprefix("0::/")
+        for folder in (group, *group.parents):
             if not folder.is_relative_to(_GROUPS):
                 break
             with suppress(OSError, ValueError, IndexError):  # "max", or a group that does not count memory
                 limit = int((folder / "memory.max").read_text(encoding="ascii"))
-                taken = int((folder / "memory.current").read_text(encoding="ascii"))
+                used = int((folder / "memory.current").read_text(encoding="ascii"))
                 fields = (folder / "memory.stat").read_text(encoding="ascii").split()
                 cached = int(fields[fields.index("inactive_file") + 1])  # given back when memory is asked for
-                yield limit - taken + cached
+                yield limit - used + cached

@@ -12,7 +12,9 @@ _NVIDIA = "libcuda.so.1"  # installed with the driver; torch itself opens it
 
 def cores() -> int:
     """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def has_gpu_driver() -> bool:

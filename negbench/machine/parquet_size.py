@@ -151,10 +151,8 @@ def read_pages(file: BinaryIO, chunk: ColumnChunkMetaData) -> Pages:
                 numbers += [count, header[field].get(encoding)]
                 encodings.add(header[field].get(encoding))
                 values += count if isinstance(count, int) else 0
-        known = [number for number in numbers if isinstance(number, int) and number >= 0]
-        if len(known) < len(numbers):
+        if any(not isinstance(number, int) or number < 0 for number in numbers):
             raise PagesError(f"no header of a page at byte {file.tell():,}")
-        unpacked, packed = known[:2]
         total += unpacked
         largest = max(largest, unpacked)
         file.seek(packed, os.SEEK_CUR)
@@ -174,7 +172,8 @@ class _Header:
         """Read a struct: the number of each field, and its value."""
         if depth > 16:
             raise PagesError("a header within headers, 16 deep")
-        fields, number = dict[int, Any](), 0
+        fields: dict[int, Any] = {}
+        number = 0
         while True:
             byte = self._byte()
             kind = byte & 15

@@ -199,11 +199,11 @@ def _check_array(file: Any, length: int, what: str) -> int:
     claimed = kind.itemsize
     for count in shape:
         claimed *= int(count)
-    there = length - file.tell()
-    if claimed > there:
+    present = length - file.tell()
+    if claimed > present:
         raise DataError(
             f"{what} is cut off or damaged: by its header it holds {' x '.join(map(str, shape))} values of {kind}, "
-            f"{claimed:,} bytes, but {there:,} follow: save it again"
+            f"{claimed:,} bytes, but {present:,} follow: save it again"
         )
     return claimed
 
@@ -307,8 +307,8 @@ def _footer_length(path: Path, source: Any) -> int:
         if length < 8:
             return 0
         file.seek(length - 8)
-        told = int.from_bytes(file.read(4), "little")
-        return min(told, length)
+        footer = int.from_bytes(file.read(4), "little")
+        return min(footer, length)
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None, content: bytes | None = None) -> pyarrow.Table:
@@ -466,5 +466,5 @@ def _pixels_of(error: Exception) -> str:
     numbers = [int(word.strip("()")) for word in str(error).split() if word.strip("()").isdecimal()]
     if len(numbers) != 2:
         return "more pixels than Pillow reads"
-    has, limit = (f"{number / 1e6:,.0f} million" for number in numbers)
-    return f"{has} pixels, more than Pillow's limit of {limit}"
+    pixels, limit = numbers
+    return f"{pixels / 1e6:,.0f} million pixels, more than Pillow's limit of {limit / 1e6:,.0f} million"

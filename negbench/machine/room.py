@@ -36,7 +36,8 @@ class Need:
 
     def __str__(self) -> str:
         """'drawn negatives: 48 queries x 1,000 draws x 8 bytes = 1 MiB'."""
-        return f"{self.what}: {' x '.join(f'{n:,} {name}' for n, name in self.factors)} = {size(self.bytes)}"
+        product = " x ".join(f"{count:,} {unit}" for count, unit in self.factors)
+        return f"{self.what}: {product} = {size(self.bytes)}"
 
 
 def find_device(name: str) -> torch.device:
@@ -52,15 +53,18 @@ def find_device(name: str) -> torch.device:
 
 def check_memory(needs: Sequence[Need], device: torch.device | None = None) -> None:
     """Raise OptionError if the needs together exceed the memory of the GPU, or else of this machine."""
-    on_gpu = device is not None and device.type == "cuda"
-    total = torch.cuda.get_device_properties(device).total_memory if on_gpu else free_memory.machine_memory()
-    _check(needs, total, f"of memory, {'the GPU' if on_gpu else 'this machine'} has {size(total)}")
+    if device is not None and device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        _check(needs, total, f"of memory, the GPU has {size(total)}")
+    else:
+        total = free_memory.machine_memory()
+        _check(needs, total, f"of memory, this machine has {size(total)}")
 
 
 def check_disk(needs: Sequence[Need], folder: Path) -> None:
     """Raise OptionError if the needs together exceed the free space on the disk of `folder`."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(nearest).free
     _check(needs, free, f"of disk, {folder} has room for {size(free)}")
 
 

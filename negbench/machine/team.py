@@ -49,32 +49,32 @@ class Team:
         what, values = heard[0]
         return what, values
 
-    def gather(self, own: Tensor, rows: int) -> Tensor:
-        """Return the shares of all processes put together, [rows, ...]; `own` is this process's."""
+    def gather(self, values: Tensor, rows: int) -> Tensor:
+        """Return the shares of all processes put together, [rows, ...]; `values` is this process's."""
         if self.count == 1:
-            return own
+            return values
         shares = [Team(number, self.count).share(rows) for number in range(self.count)]
         sizes = [share.stop - share.start for share in shares]
-        plain = own.to(torch.uint8) if own.dtype == torch.bool else own
-        sent = plain.new_zeros(max(sizes), *own.shape[1:])  # of one size in all processes
-        sent[: len(own)] = plain
+        plain = values.to(torch.uint8) if values.dtype == torch.bool else values
+        sent = plain.new_zeros(max(sizes), *values.shape[1:])  # of one size in all processes
+        sent[: len(values)] = plain
         received = [torch.empty_like(sent) for _ in sizes]
         dist.all_gather(received, sent)
-        return torch.cat([part[:size] for part, size in zip(received, sizes, strict=True)]).to(own.dtype)
+        return torch.cat([part[:size] for part, size in zip(received, sizes, strict=True)]).to(values.dtype)
 
     def divides(self, blocks: Sequence[Tensor]) -> bool:
         """Whether there are enough blocks of rows for each process to compute one."""
         return 1 < self.count <= len(blocks)
 
-    def dealt(self, blocks: Sequence[Tensor]) -> Sequence[Tensor]:
+    def blocks_of_process(self, blocks: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the blocks of this process, every one whole, so that their values have the bits of one process."""
         return blocks[self.number :: self.count]
 
-    def merge(self, tables: dict[str, Tensor], own: Tensor) -> None:
-        """Put the others' rows into this process's tables, whose own rows are [n] int64."""
+    def merge(self, tables: dict[str, Tensor], rows: Tensor) -> None:
+        """Put the others' rows into this process's tables, in which it has filled the rows [n] int64."""
         for table in tables.values():
             others = torch.ones(len(table), dtype=torch.bool, device=table.device)
-            others[own.to(table.device)] = False
+            others[rows.to(table.device)] = False
             table[others] = 0  # for a sum of all processes
             dist.all_reduce(table)
 
@@ -90,11 +90,13 @@ class Team:
         if self.count == 1:
             return
         device = parameters[0].device
-        has = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device=device)
-        dist.all_reduce(has, op=dist.ReduceOp.MAX)
-        gradients = list[Tensor]()
-        for parameter, some in zip(parameters, has.tolist(), strict=True):
-            if some:
+        has_gradient = torch.tensor(
+            [parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device=device
+        )
+        dist.all_reduce(has_gradient, op=dist.ReduceOp.MAX)
+        gradients: list[Tensor] = []
+        for parameter, has_one in zip(parameters, has_gradient.tolist(), strict=True):
+            if has_one:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)

@@ -29,7 +29,8 @@ def is_transparent(image: "Image") -> bool:
         return True
     if "transparency" not in image.info and image.mode not in ("RGBA", "LA", "PA", "RGBa", "La"):
         return False
-    lowest: Any = image.convert("RGBA").getchannel("A").getextrema()[0]
+    extrema: Any = image.convert("RGBA").getchannel("A").getextrema()
+    lowest, _ = extrema
     return bool(lowest < 255)
 
 
@@ -47,6 +48,6 @@ def shown_picture(path: Path) -> bytes:
             turned = pil.alpha_composite(white, layer).convert("RGB")
         elif turned.mode not in ("1", "L", "P", "RGB", "I;16"):
             turned = turned.convert("RGB")
-        held = io.BytesIO()
-        turned.save(held, "png", compress_level=1)
-        return held.getvalue()
+        png = io.BytesIO()
+        turned.save(png, "png", compress_level=1)
+        return png.getvalue()

@@ -2,7 +2,7 @@
 
 Every function takes C-ordered arrays, with scores as float32 [B, N], and gives the same result as the torch path, bit
 for bit. A pass marks the rows that it cannot resolve (a bin too full to sort, drops too close to call, no spread, a
-non-finite score) in `left` [B]; the torch path computes those.
+non-finite score) in `unresolved` [B]; the torch path computes those.
 """
 
 from typing import Any
@@ -44,7 +44,8 @@ def _range(bits: Any, eligible: Any, ends: Any) -> Any:
         low = min(low, key if eligible[j] else _LARGEST)
         high = max(high, key if eligible[j] else ~_LARGEST)
     keys = ends.view(np.int32)
-    keys[0], keys[1] = _key(low), _key(high)
+    keys[0] = _key(low)
+    keys[1] = _key(high)
     finite = count > 0 and low > ~_INFINITE and high < _INFINITE
     return count, finite and _SMALLEST < ends[1] - ends[0] < np.float32(1e30)
 
@@ -78,7 +79,8 @@ def _sort(values: Any) -> None:
     while gap > 1:
         gap = max(1, gap * 5 // 11)
         for k in range(gap, len(values)):
-            value, at = values[k], k
+            value = values[k]
+            at = k
             while at >= gap and values[at - gap] < value:
                 values[at] = values[at - gap]
                 at -= gap
@@ -89,9 +91,9 @@ def _sort(values: Any) -> None:
 def _counts(scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any) -> None:
     """Count a row's scores in each of _BINS bins; the last counts are of those that are not eligible."""
     counts[:] = 0
-    for left in range(0, len(scores), _AT_ONCE):
-        part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
+    for begin in range(0, len(scores), _AT_ONCE):
+        part = scores[begin : begin + _AT_ONCE]
+        _bins(part, eligible[begin : begin + _AT_ONCE], ends, _BINS, bin_of)
         for k in bin_of[: len(part)]:
             counts[np.uint32(k)] += np.uint32(1)  # unsigned: no check for a negative index
 
@@ -99,23 +101,25 @@ def _counts(scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any) -> 
 @compiled
 def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other: Any, first: Any, second: Any) -> None:
     """Copy the scores of two bins to `first` and `second`; if both are the same bin, to `first` alone."""
-    size, more = 0, 0
-    for left in range(0, len(scores), _AT_ONCE):
-        part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
+    size = 0
+    second_size = 0
+    for begin in range(0, len(scores), _AT_ONCE):
+        part = scores[begin : begin + _AT_ONCE]
+        _bins(part, eligible[begin : begin + _AT_ONCE], ends, _BINS, bin_of)
         for start in range(0, len(part), _RUN):
-            some, found = bin_of[start : min(start + _RUN, len(part))], 0
-            for j in range(len(some)):
-                found += (some[j] == one) | (some[j] == other)
-            if not found:
+            run = bin_of[start : min(start + _RUN, len(part))]
+            matches = 0
+            for j in range(len(run)):
+                matches += (run[j] == one) | (run[j] == other)
+            if not matches:
                 continue
-            for j in range(start, start + len(some)):
+            for j in range(start, start + len(run)):
                 if bin_of[j] == one:
                     first[size] = part[j]
                     size += 1
                 elif bin_of[j] == other:
-                    second[more] = part[j]
-                    more += 1
+                    second[second_size] = part[j]
+                    second_size += 1
 
 
 @compiled
@@ -176,7 +180,8 @@ def _edges(
 @compiled
 def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
     """Unchoose the first `skip` images at the high score, and those at the low score after the first `take`."""
-    highest, lowest = 0, 0
+    highest = 0
+    lowest = 0
     for j in range(len(scores)):
         if chosen[j]:
             highest += scores[j] == edges[1]
@@ -186,7 +191,7 @@ def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
 
 
 @compiled
-def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen: Any, left: Any) -> None:
+def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen: Any, unresolved: Any) -> None:
     """Choose the eligible images at the places start, ..., stop - 1 ([B] each) of the descending order."""
     bin_of = np.empty(_AT_ONCE, np.int32)
     counts = np.empty(_BINS + _OUTSIDE, np.uint32)
@@ -201,10 +206,10 @@ def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen:
         elif first == 0 and stopped == count:
             chosen[i] = eligible[i]
         elif not spread:
-            left[i] = True
+            unresolved[i] = True
         else:
             skip, take = _edges(scores[i], eligible[i], ends, bin_of, counts, first, stopped, count, edges)
-            left[i] = skip < 0
+            unresolved[i] = skip < 0
             if skip >= 0 and _fill(scores[i], eligible[i], edges[0], edges[1], chosen[i]) != stopped - first:
                 _untie(scores[i], edges, skip, take, chosen[i])
 
@@ -213,16 +218,16 @@ def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen:
 def _mark(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, marks: Any) -> None:
     """Mark the bins that hold a score of a row; the last bins are for images that are not eligible."""
     marks[: bins + _OUTSIDE] = 0
-    for left in range(0, len(scores), _AT_ONCE):
-        part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
+    for begin in range(0, len(scores), _AT_ONCE):
+        part = scores[begin : begin + _AT_ONCE]
+        _bins(part, eligible[begin : begin + _AT_ONCE], ends, bins, bin_of)
         for k in bin_of[: len(part)]:
             marks[np.uint32(k)] = 1
 
 
 @compiled
-def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
-    """Write the longest runs of empty bins (`wanted` or more), as (bin before, bin after), to `runs`, highest first.
+def _wide_runs(bins: Any, least: Any, marks: Any, runs: Any) -> Any:
+    """Write the longest runs of empty bins (`least` or more), as (bin before, bin after), to `runs`, highest first.
 
     Returns how many there are (0: too few or too many), and a width in bins that no other drop exceeds. A drop across n
     empty bins is wider than n - 1 bins and narrower than n + 2, rounding included.
@@ -238,19 +243,21 @@ def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
         run = full[n] - full[n - 1] - 1
         lengths[np.uint32(run)] += 1
         longest = max(longest, run)
-    shortest, count = longest + 1, 0
-    while shortest > 3 and count < wanted:
+    shortest = longest + 1
+    count = 0
+    while shortest > 3 and count < least:
         shortest -= 1
         count += lengths[shortest]
     shortest = max(shortest - 3, 1)
-    written = 0
+    number = 0
     for n in range(1, size):
         if full[n] - full[n - 1] - 1 >= shortest:
-            if written == len(runs):
+            if number == len(runs):
                 return 0, 0.0
-            runs[written, 0], runs[written, 1] = full[n - 1], full[n]
-            written += 1
-    return (written if count >= 2 else 0), shortest + 1.1
+            runs[number, 0] = full[n - 1]
+            runs[number, 1] = full[n]
+            number += 1
+    return (number if count >= 2 else 0), shortest + 1.1
 
 
 @compiled
@@ -259,12 +266,13 @@ def _drops(
 ) -> None:
     """Write the scores at both ends of each run to `edges` [count, 2], and the runs by descending drop to `order`."""
     count = len(runs)
-    edges[:count, 0], edges[:count, 1] = np.inf, -np.inf
+    edges[:count, 0] = np.inf
+    edges[:count, 1] = -np.inf
     for c in range(count):
         marks[runs[c, 0]] = marks[runs[c, 1]] = 2
-    for left in range(0, len(scores) if count else 0, _AT_ONCE):
-        part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
+    for begin in range(0, len(scores) if count else 0, _AT_ONCE):
+        part = scores[begin : begin + _AT_ONCE]
+        _bins(part, eligible[begin : begin + _AT_ONCE], ends, bins, bin_of)
         for j in range(len(part)):
             if marks[np.uint32(bin_of[j])] == 2:
                 for c in range(count):
@@ -273,7 +281,8 @@ def _drops(
                     if runs[c, 1] == bin_of[j]:
                         edges[c, 1] = max(edges[c, 1], part[j])
     for c in range(count):
-        at, drop = c, edges[c, 0] - edges[c, 1]
+        at = c
+        drop = edges[c, 0] - edges[c, 1]
         while at > 0 and edges[order[at - 1], 0] - edges[order[at - 1], 1] < drop:
             order[at] = order[at - 1]
             at -= 1
@@ -292,7 +301,7 @@ def _between(scores: Any, eligible: Any, edges: Any, order: Any, certain: Any, a
 
 
 @compiled
-def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any, left: Any) -> None:
+def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any, unresolved: Any) -> None:
     """Choose the images between the first neighbours, by descending drop, that lie more than `apart` places apart.
 
     The largest drops span empty bins: drops across the longest runs of empty bins are compared exactly, and the bins
@@ -307,17 +316,19 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
     for i in range(len(scores)):
         count, spread = _range(bits[i], eligible[i], ends)
         chosen[i] = False
-        done, bins = count < 3, _BINS
+        done = count < 3
+        bins = _BINS
         while spread and not done and bins <= _MORE_BINS:
             _mark(scores[i], eligible[i], ends, bins, bin_of, marks)
-            number, other = _wide_runs(bins, _WALK if apart else 2, marks, runs)
+            number, other_width = _wide_runs(bins, _WALK if apart else 2, marks, runs)
             _drops(scores[i], eligible[i], ends, bins, bin_of, runs[:number], marks, edges, order)
-            limit, certain = other * (np.float64(ends[1] - ends[0]) / bins), 0
+            limit = other_width * (np.float64(ends[1] - ends[0]) / bins)
+            certain = 0
             while certain < number and edges[order[certain], 0] - edges[order[certain], 1] > limit:
                 certain += 1
             done = _between(scores[i], eligible[i], edges, order, certain, apart, chosen[i])
             bins *= _MORE_BINS // _BINS
-        left[i] = not done
+        unresolved[i] = not done
 
 
 @compiled
@@ -326,9 +337,9 @@ def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, drawn: A
     width = scores.shape[1]
     ends = np.empty(2, np.float32)
     for i in range(len(scores)):
-        size = _range(bits[i], pool[i], ends)[0]
-        own = scores[i, target[i]]
-        one = scores[i, drawn[i]]
+        size, _ = _range(bits[i], pool[i], ends)
+        target_score = scores[i, target[i]]
+        drawn_score = scores[i, drawn[i]]
         lowest = ends[0]
         highest = ends[1]
         reached = np.int32(0)
@@ -336,11 +347,15 @@ def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, drawn: A
         last = np.int32(0)
         ahead = np.int32(0)
         for j in range(width):
-            reached = np.int32(reached + (allowed[i, j] & (scores[i, j] >= own)))
+            reached = np.int32(reached + (allowed[i, j] & (scores[i, j] >= target_score)))
             first = np.int32(first + (allowed[i, j] & (scores[i, j] > highest)))
             last = np.int32(last + (allowed[i, j] & (scores[i, j] >= lowest)))
-            ahead = np.int32(ahead + (allowed[i, j] & (scores[i, j] > one)))
-        out[0, i], out[1, i], out[2, i], out[3, i], out[4, i] = size, reached, first, last - 1, ahead
+            ahead = np.int32(ahead + (allowed[i, j] & (scores[i, j] > drawn_score)))
+        out[0, i] = size
+        out[1, i] = reached
+        out[2, i] = first
+        out[3, i] = last - 1
+        out[4, i] = ahead
 
 
 @compiled
@@ -348,7 +363,8 @@ def reaching(scores: Any, counted: Any, values: Any, out: Any) -> None:
     """Count for each of `values` [B, K] how many of its row's `counted` [B, N] scores are at least as large."""
     for i in range(len(scores)):
         for k in range(values.shape[1]):
-            least, count = values[i, k], 0
+            least = values[i, k]
+            count = 0
             for j in range(scores.shape[1]):
                 count += counted[i, j] & (scores[i, j] >= least)
             out[i, k] = count
@@ -361,9 +377,10 @@ def nearest_below(scores: Any, bits: Any, rows: Any, allowed: Any, bound: Any, c
     ends = np.empty(2, np.float32)
     width = scores.shape[1]
     for r in range(len(rows)):
-        own, first = scores[rows[r]], width
-        _fill(own, allowed[r], -_ANY, np.nextafter(bound[rows[r]], -_ANY), below)
+        row = scores[rows[r]]
+        first = width
+        _fill(row, allowed[r], -_ANY, np.nextafter(bound[rows[r]], -_ANY), below)
         _range(bits[rows[r]], below, ends)
         for j in range(width):
-            first = min(first, j if below[j] & (own[j] == ends[1]) else width)
+            first = min(first, j if below[j] & (row[j] == ends[1]) else width)
         column[r] = first if first < width else -1

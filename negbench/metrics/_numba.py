@@ -28,23 +28,23 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     class CheckedCache(FunctionCache):
         """Numba's files of one function: a damaged one would end the process."""
 
-        def load_overload(self, *asked: Any) -> Any:
+        def load_overload(self, *arguments: Any) -> Any:
             with suppress(NegbenchError):  # a folder that cannot be written
                 with trust(Path(self.cache_path), self._impl.filename_base):
                     pass
-                return super().load_overload(*asked)  # type: ignore[no-untyped-call]
+                return super().load_overload(*arguments)  # type: ignore[no-untyped-call]
 
-        def save_overload(self, *made: Any) -> None:
+        def save_overload(self, *arguments: Any) -> None:
             with suppress(NegbenchError, OSError), trust(Path(self.cache_path), self._impl.filename_base):
-                super().save_overload(*made)  # type: ignore[no-untyped-call]
+                super().save_overload(*arguments)  # type: ignore[no-untyped-call]
 
     settings: Any = numba.config  # its attributes are created at import
     before = settings.CACHE_DIR
     settings.CACHE_DIR = str(code_folder())
     try:
-        made: Any = numba.njit(nogil=True)(function)
-        made._cache = CheckedCache(function)  # type: ignore[no-untyped-call]
+        dispatcher: Any = numba.njit(nogil=True)(function)
+        dispatcher._cache = CheckedCache(function)  # type: ignore[no-untyped-call]
     finally:
         settings.CACHE_DIR = before
-    typed: Callable[..., Any] = made
+    typed: Callable[..., Any] = dispatcher
     return typed

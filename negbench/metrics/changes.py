@@ -19,11 +19,14 @@ def changes(texts: Iterable[str]) -> dict[str, Tensor]:
     """Return [Q] bool by kind: colour, quantity, appearance, form; a text may name several, or none.
 
     Example:
-        >>> {kind: told.tolist() for kind, told in changes(["is red with two buttons", "longer"]).items()}
+        >>> {kind: rows.tolist() for kind, rows in changes(["is red with two buttons", "longer"]).items()}
         {'colour': [True, False], 'quantity': [True, False], 'appearance': [False, False], 'form': [False, True]}
     """
-    every = list(texts)
-    return {kind: torch.tensor([bool(words.search(text)) for text in every]) for kind, words in _KINDS.items()}
+    texts = list(texts)
+    kinds = {}
+    for kind, words in _KINDS.items():
+        kinds[kind] = torch.tensor([words.search(text) is not None for text in texts])
+    return kinds
 
 
 def recall_by_change(ranks: QueryRanks, texts: Iterable[str], k: int = 10) -> dict[str, float]:
@@ -35,5 +38,8 @@ def recall_by_change(ranks: QueryRanks, texts: Iterable[str], k: int = 10) -> di
         k: first images of the ranking.
     """
     hit = (ranks.target_rank >= 1) & (ranks.target_rank <= k)
-    told = {kind: of.to(hit.device) for kind, of in changes(texts).items()}
-    return {f"{kind}/recall_at_{k}": float(hit[of].double().mean()) for kind, of in told.items() if of.sum() >= LEAST}
+    recalls = {}
+    for kind, rows in changes(texts).items():
+        if rows.sum() >= LEAST:
+            recalls[f"{kind}/recall_at_{k}"] = float(hit[rows.to(hit.device)].double().mean())
+    return recalls

@@ -53,9 +53,14 @@ def steepest(drop: Tensor) -> Tensor:
     if drop.shape[1] < 2:
         drop = functional.pad(drop, (0, 2), value=-1.0)
     first = highest(drop)
-    rest = drop.scatter(1, first, -1.0)
-    second = highest(rest)
-    return torch.cat([torch.where(d.gather(1, at) > 0, at, -1) for d, at in ((drop, first), (rest, second))], dim=1)
+    other_drops = drop.scatter(1, first, -1.0)
+    second = highest(other_drops)
+    return torch.cat([_where_positive(drop, first), _where_positive(other_drops, second)], dim=1)
+
+
+def _where_positive(drop: Tensor, place: Tensor) -> Tensor:
+    """Return the places [B, 1] of drops above 0; -1 for the others."""
+    return torch.where(drop.gather(1, place) > 0, place, -1)
 
 
 def between_drops(scores: Tensor, eligible: Tensor, apart: int = 0) -> Tensor:
@@ -73,34 +78,36 @@ def between_drops(scores: Tensor, eligible: Tensor, apart: int = 0) -> Tensor:
     if fast is None:
         return _between_sorted(scores, eligible, apart)
     pool = torch.empty_like(eligible)
-    left = np.zeros(len(scores), np.bool_)
-    fast.between_drops(*arrays(scores, eligible), apart, pool.numpy(), left)
-    if left.any():
-        rows = torch.from_numpy(left)
+    unresolved = np.zeros(len(scores), np.bool_)
+    fast.between_drops(*arrays(scores, eligible), apart, pool.numpy(), unresolved)
+    if unresolved.any():
+        rows = torch.from_numpy(unresolved)
         pool[rows] = _between_sorted(scores[rows], eligible[rows], apart)
     return pool
 
 
 def _between_sorted(scores: Tensor, eligible: Tensor, apart: int) -> Tensor:
+    """Return `between_drops` by sorting the scores."""
     if eligible.shape[1] < 3:  # two drops need three images
         return torch.zeros_like(eligible)
     ranked = ranked_scores(scores, eligible)
     drop = drops(ranked, 0, count(eligible)[:, None])
     pair = _neighbours(drop, apart) if apart else steepest(drop)
     pair = pair.where(pair[:, 1:] >= 0, 0)
-    first, last = (ranked.gather(1, place[:, None]) for place in (pair.amin(1) + 1, pair.amax(1)))
+    first = ranked.gather(1, pair.amin(1)[:, None] + 1)
+    last = ranked.gather(1, pair.amax(1)[:, None])
     pool = at_most(scores, first).logical_and_(at_most(last, scores)).logical_and_(eligible)
     pool[pair[:, 0] == pair[:, 1]] = False
     return pool
 
 
-def _neighbours(drop: Tensor, apart: int, most: int = _WALK) -> Tensor:
+def _neighbours(drop: Tensor, apart: int, limit: int = _WALK) -> Tensor:
     """[B, P] drops -> [B, 2] places; the same place twice where no pair is far enough apart.
 
-    Rows without such a pair among their `most` largest drops are walked to the end.
+    Rows without such a pair among their `limit` largest drops are walked to the end.
     """
-    part = most < drop.shape[1] and bool(drop.sum().isfinite())
-    walk = top_columns(drop, most) if part else descending(drop)
+    part = limit < drop.shape[1] and bool(drop.sum().isfinite())
+    walk = top_columns(drop, limit) if part else descending(drop)
     real = drop.gather(1, walk) > 0
     wide = (walk.diff(dim=1).abs() > apart) & real[:, 1:]
     step = wide.int().argmax(1, keepdim=True)  # the first True
@@ -109,9 +116,9 @@ def _neighbours(drop: Tensor, apart: int, most: int = _WALK) -> Tensor:
     second = walk.gather(1, step + 1)
     pair = torch.cat([first, torch.where(has_pair, second, first)], dim=1)
     if part:
-        rest = (~has_pair[:, 0]).nonzero().squeeze(1)
-        if len(rest):
-            pair[rest] = _neighbours(drop[rest], apart, drop.shape[1])
+        without_pair = (~has_pair[:, 0]).nonzero().squeeze(1)
+        if len(without_pair):
+            pair[without_pair] = _neighbours(drop[without_pair], apart, drop.shape[1])
     return pair
 
 

@@ -87,9 +87,13 @@ def event_effect(values: Sequence[float], events: Sequence[int]) -> float:
         0.5
     """
     change = np.diff(np.asarray(values, dtype=np.float64))  # change[e - 1] leads to epoch e
-    quiet = {index for index in range(len(change)) if index + 1 not in set(events)}
+    quiet = set(range(len(change))) - {event - 1 for event in events}
     effects = []
-    for index in (event - 1 for event in events if 0 < event <= len(change)):
-        beside = [change[other] for other in (index - 1, index + 1) if other in quiet]
-        effects += [change[index] - np.mean(beside)] if beside else []
+    for event in events:
+        if not 0 < event <= len(change):
+            continue
+        index = event - 1
+        beside = [change[neighbour] for neighbour in (index - 1, index + 1) if neighbour in quiet]
+        if beside:
+            effects.append(change[index] - np.mean(beside))
     return float(np.mean(effects)) if effects else float("nan")

@@ -24,28 +24,36 @@ class Copies(NamedTuple):
     first: Tensor
 
     @classmethod
-    def of(cls, rows: Tensor, chosen: Tensor | None = None) -> Self:
-        """Find the copies among [N, T, D] rows, or among `rows[chosen]`."""
-        if chosen is None and len(rows) <= _FEW and rows.device.type == "cpu":
+    def of(cls, rows: Tensor, places: Tensor | None = None) -> Self:
+        """Find the copies among [N, T, D] rows, or among `rows[places]`."""
+        if places is None and len(rows) <= _FEW and rows.device.type == "cpu":
             return cls._of_few(rows.detach())
         keys = keys_of(rows)
-        if chosen is None:
+        if places is None:
             return cls.by_key(keys, lambda some: rows[some])
-        return cls.by_key(keys[chosen], lambda some: rows[chosen[some]])
+        return cls.by_key(keys[places], lambda some: rows[places[some]])
 
     @classmethod
     def _of_few(cls, rows: Tensor) -> Self:
         """`of` by comparing, in Python, those rows that share their first number: few operations of torch."""
-        numbers = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy(force=True)
+        if rows.dtype == torch.bfloat16:
+            rows = rows.float()  # numpy has no bfloat16
+        numbers = rows.numpy(force=True)
         heads = numbers[:, 0, 0].tolist()
-        often = Counter(heads)
-        kinds = dict[bytes, int]()
-        pairs = list[tuple[int, int]]()
-        if len(often) < len(heads):
-            repeated = (at for at, head in enumerate(heads) if often[head] > 1)
-            pairs = [(at, kinds.setdefault((numbers[at] + 0.0).tobytes(), at)) for at in repeated]  # + 0: no -0
-        found = [pair for pair in pairs if pair[0] > pair[1]]
-        return cls(*torch.tensor(found, device=rows.device).T) if found else cls(_NONE, _NONE)
+        count_of_head = Counter(heads)
+        if len(count_of_head) == len(heads):
+            return cls(_NONE, _NONE)
+        first_of_content: dict[bytes, int] = {}
+        later = []
+        firsts = []
+        for place, head in enumerate(heads):
+            if count_of_head[head] > 1:
+                content = (numbers[place] + 0.0).tobytes()  # + 0 turns -0 into 0
+                first = first_of_content.setdefault(content, place)
+                if first < place:
+                    later.append(place)
+                    firsts.append(first)
+        return cls(torch.tensor(later, dtype=torch.int64), torch.tensor(firsts, dtype=torch.int64))
 
     @classmethod
     def by_key(cls, keys: Tensor, read: Callable[[Tensor], Tensor]) -> Self:
@@ -60,7 +68,8 @@ class Copies(NamedTuple):
         some = place[repeated].sort().values
         content = (read(some).detach().flatten(1) + 0.0).contiguous()  # + 0 turns -0 into 0
         bits = content.view(getattr(torch, f"int{8 * content.element_size()}"))
-        kind = bits.unique(dim=0, return_inverse=True)[1].to(some.device)
+        _, kind = bits.unique(dim=0, return_inverse=True)
+        kind = kind.to(some.device)
         first = torch.full_like(some, len(keys)).scatter_reduce_(0, kind, some, "amin")[kind]
         return cls(some[first < some], first[first < some])
 

@@ -45,8 +45,8 @@ def value_of_ranking(name: str) -> QueryValues:
     """[Q] a value that was measured while ranking; 0 for queries without one, the others scaled to their own mean."""
 
     def values(ranks: QueryRanks) -> Tensor:
-        known = ~ranks.values[name].isnan()
-        return ranks.values[name].nan_to_num() * (len(ranks) / known.sum())
+        measured = ~ranks.values[name].isnan()
+        return ranks.values[name].nan_to_num() * (len(ranks) / measured.sum())
 
     return values
 
@@ -57,11 +57,11 @@ def by_answers(values: QueryValues) -> QueryValues:
     Their mean is a mean over (query, relevant image) pairs.
     """
 
-    def weighted(ranks: QueryRanks) -> Tensor:
+    def weighted_values(ranks: QueryRanks) -> Tensor:
         weights = ranks.relevant_ranks.lengths.double()
         return values(ranks) * weights / weights.mean()
 
-    return weighted
+    return weighted_values
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,10 +28,13 @@ def metric_of_ranks(name: str, declared: Mapping[str, Metric]) -> Metric | None:
     values = (_values(plain),)
     if not group:
         return Metric(values)
-    return Metric(values, over="groups") if f"{group}/" == AVERAGE else Metric(values, group=group)
+    if f"{group}/" == AVERAGE:
+        return Metric(values, over="groups")
+    return Metric(values, group=group)
 
 
 def _values(name: str) -> QueryValues:
+    """Return the function that computes a metric of this name from ranks."""
     kind, _, cutoff = name.partition("_at_")
     if kind == "recall":
         return hits(int(cutoff))
@@ -69,5 +72,5 @@ def normalised_gain(relevant_ranks: Ragged, k: int | None = None) -> Tensor:
     limit = k or torch.inf
     gains = torch.where(ranks.values <= limit, 1 / torch.log2(1.0 + ranks.values.double()), 0.0)
     ideal = torch.where(place <= limit, 1 / torch.log2(1.0 + place.double()), 0.0)
-    sums = [torch.zeros(len(ranks), dtype=torch.float64).index_add_(0, row, part) for part in (gains, ideal)]
-    return sums[0] / sums[1]
+    zeros = torch.zeros(len(ranks), dtype=torch.float64)
+    return zeros.index_add(0, row, gains) / zeros.index_add(0, row, ideal)

@@ -44,12 +44,12 @@ def part_name(name: str, splits: Sequence[Part]) -> str:
 
 def whole_name(name: str) -> tuple[str, str]:
     """Split a name into that of the whole data set, and what follows it: ', 2 % of train', or ''."""
-    whole, mark, part = name.partition(_MARK)
-    return whole, mark + part
+    dataset, mark, part = name.partition(_MARK)
+    return dataset, mark + part
 
 
 def share_text(share: float) -> str:
-    """0.0207 -> '2 %'. A share that is not whole never rounds to all or nothing: '99.9 %', 'under 0.1 %'."""
+    """Return '2 %' for 0.0207. A share that is not whole never rounds to all or nothing: '99.9 %', 'under 0.1 %'."""
     rounded = f"{100 * share:.0f}"
     if rounded in ("0", "100"):
         rounded = f"{100 * share:.1f}"

@@ -102,8 +102,8 @@ def spearman_test(scores: Tensor, ratings: Tensor) -> tuple[float, float]:
     y = ratings.flatten().double().numpy()
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan"), float("nan")
-    found = spearmanr(x, y)
-    return float(found.statistic), float(found.pvalue)
+    result = spearmanr(x, y)
+    return float(result.statistic), float(result.pvalue)
 
 
 def normality_p(scores: Tensor) -> float:

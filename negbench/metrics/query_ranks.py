@@ -91,10 +91,10 @@ class QueryRanks:
 
     @cached_property
     def _of_groups(self) -> dict[str, QueryRanks]:
-        rows: dict[str, list[int]] = {}
+        rows_of_group: dict[str, list[int]] = {}
         for row, name in enumerate(self.group):
-            rows.setdefault(name, []).append(row)
-        return {name: self.select(own) for name, own in rows.items()}
+            rows_of_group.setdefault(name, []).append(row)
+        return {name: self.select(rows) for name, rows in rows_of_group.items()}
 
     def of_group(self, group: str) -> QueryRanks:
         """Select the queries of one gallery group; cached for all metrics."""
@@ -125,6 +125,10 @@ class QueryRanks:
         def column(name: str) -> Tensor:
             return torch.tensor(frame[name].to_numpy("int64"))
 
+        values = {}
+        for name in frame.columns:
+            if name.startswith(_VALUE):
+                values[name.removeprefix(_VALUE)] = torch.tensor(frame[name].to_numpy("float64"))
         return cls(
             query=tuple(frame["query"].tolist()),
             group=tuple(frame["group"].tolist()),
@@ -133,11 +137,7 @@ class QueryRanks:
             relevant_ranks=Ragged.of([row.tolist() for row in frame["relevant_ranks"].tolist()]),
             subset_rank=column("subset_rank") if "subset_rank" in frame.columns else None,
             cluster=tuple(frame["cluster"].tolist()) if "cluster" in frame.columns else None,
-            values={
-                name.removeprefix(_VALUE): torch.tensor(frame[name].to_numpy("float64"))
-                for name in frame.columns
-                if name.startswith(_VALUE)
-            },
+            values=values,
         )
 
 

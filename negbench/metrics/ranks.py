@@ -45,7 +45,9 @@ def count(mask: Tensor) -> Tensor:
 def members(mask: Tensor) -> Tensor:
     """[B, N] bool -> ascending int64 indices row * N + column of what is True; numpy finds them five times faster."""
     flat = mask.flatten()
-    return torch.from_numpy(np.flatnonzero(flat.numpy())) if flat.device.type == "cpu" else flat.nonzero().squeeze(1)
+    if flat.device.type != "cpu":
+        return flat.nonzero().squeeze(1)
+    return torch.from_numpy(np.flatnonzero(flat.numpy()))
 
 
 def highest(scores: Tensor) -> Tensor:
@@ -69,10 +71,18 @@ def _compare(
     fast: Callable[..., Any], plain: Callable[..., Tensor], one: Tensor | float, other: Tensor | float
 ) -> Tensor:
     """Compare with numpy (a sixth of torch's time) if it supports the device and dtypes, else with torch."""
-    tensors = [value for value in (one, other) if isinstance(value, Tensor)]
-    if any(value.device.type != "cpu" or value.dtype not in _NUMPYS for value in tensors):
-        return plain(*(v if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64) for v in (one, other)))
-    return torch.from_numpy(fast(*(v.detach().numpy() if isinstance(v, Tensor) else v for v in (one, other))))
+    if _suits_numpy(one) and _suits_numpy(other):
+        values = [value.detach().numpy() if isinstance(value, Tensor) else value for value in (one, other)]
+        return torch.from_numpy(fast(*values))
+    tensors = [
+        value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64) for value in (one, other)
+    ]
+    return plain(*tensors)
+
+
+def _suits_numpy(value: Tensor | float) -> bool:
+    """Whether numpy compares this number, or tensor, as torch does."""
+    return not isinstance(value, Tensor) or (value.device.type == "cpu" and value.dtype in _NUMPYS)
 
 
 def places(scores: Tensor, eligible: Tensor) -> Tensor:
@@ -122,13 +132,14 @@ def window(
     scores = scores.detach()
     if not rows or not width:
         return torch.zeros_like(eligible)
-    start, stop = (torch.as_tensor(edge, device=scores.device).clamp(0, width).expand(rows) for edge in (start, stop))
+    start = torch.as_tensor(start, device=scores.device).clamp(0, width).expand(rows)
+    stop = torch.as_tensor(stop, device=scores.device).clamp(0, width).expand(rows)
     fast = kernels(scores) if ranked is None else None
     if fast is not None:
         chosen = torch.empty_like(scores, dtype=torch.bool)
-        left = np.zeros(rows, np.bool_)
-        fast.window(*arrays(scores, eligible), start.numpy(), stop.numpy(), chosen.numpy(), left)
-        crowded = torch.from_numpy(left).nonzero().squeeze(1)
+        unresolved = np.zeros(rows, np.bool_)
+        fast.window(*arrays(scores, eligible), start.numpy(), stop.numpy(), chosen.numpy(), unresolved)
+        crowded = torch.from_numpy(unresolved).nonzero().squeeze(1)
     else:
         stop = torch.minimum(stop, count(eligible))
         edges = torch.stack([stop - 1, start] if start.any() else [stop - 1], dim=1).clamp(0, width - 1)
@@ -159,21 +170,21 @@ def _at_places(scores: Tensor, eligible: Tensor, places: Tensor) -> Tensor:
     row = np.arange(rows)
     bins = above.numpy().astype(np.int32)
     upto = np.bincount((bins + (row * wide)[:, None]).ravel(), minlength=rows * wide).cumsum()
-    found = list[Tensor]()
+    scores_of_slots: list[Tensor] = []
     for places_of_slot in (places.numpy() + (row * width)[:, None]).T:  # places among the scores of all rows
         one = upto.searchsorted(places_of_slot, side="right")
         inside = torch.from_numpy(bins == (one - row * wide).astype(np.int32)[:, None])
         size = count(inside)
         ranked = _ascending(_fill_rows(-table.flatten()[members(inside)], size, int(size.max()), torch.inf)).neg_()
         before = np.where(one > 0, upto[one - 1], 0)
-        found.append(ranked.gather(1, torch.from_numpy(places_of_slot - before)[:, None]))
-    return torch.cat(found, dim=1)
+        scores_of_slots.append(ranked.gather(1, torch.from_numpy(places_of_slot - before)[:, None]))
+    return torch.cat(scores_of_slots, dim=1)
 
 
-def _fill_rows(values: Tensor, size: Tensor, width: int, rest: float) -> Tensor:
-    """Return [B, width] rows of `size` [B] values each, taken in their order, and `rest` behind them."""
-    there = torch.arange(width, device=size.device) < size[:, None]
-    return values.new_full(there.shape, rest).masked_scatter_(there, values)
+def _fill_rows(values: Tensor, size: Tensor, width: int, padding: float) -> Tensor:
+    """Return [B, width] rows of `size` [B] values each, taken in their order, and `padding` behind them."""
+    filled = torch.arange(width, device=size.device) < size[:, None]
+    return values.new_full(filled.shape, padding).masked_scatter_(filled, values)
 
 
 def arrays(scores: Tensor, *masks: Tensor) -> tuple[NDArray[Any], ...]:
@@ -267,13 +278,14 @@ def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None, left_out:
     check_option("k", k, k >= 1, ">= 1")
     if left_out is not None:
         return _without(top_columns(scores, k + 1, allowed), left_out, min(k, scores.shape[1]))
-    scores = checked_scores(scores)
+    scores = check_scores(scores)
     k = min(k, scores.shape[1])
     if not k or not len(scores):
         return torch.full((len(scores), k), -1, dtype=torch.int64, device=scores.device)
     if kernels(scores) is not None or _FEW * (k + 1) > scores.shape[1]:
         return _top_of_window(scores, k, allowed)
-    best = (scores if allowed is None else masked_scores(scores, allowed.to(scores.device))).topk(k + 1)
+    candidates = scores if allowed is None else masked_scores(scores, allowed.to(scores.device))
+    best = candidates.topk(k + 1)
     top = best.indices[:, :k].sort(1).values
     top = top.gather(1, descending(scores.gather(1, top)))
     # fewer candidates than k, or the last one's score is another's, too: which of them comes first is open
@@ -293,10 +305,11 @@ def _without(top: Tensor, left_out: Tensor, k: int) -> Tensor:
 
 def _top_of_window(scores: Tensor, k: int, allowed: Tensor | None) -> Tensor:
     """Return `top_columns` of float32 scores, 1 <= k <= N, for any k."""
-    chosen = window(scores, torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed, 0, k)
-    found = members(chosen)
-    size = count(chosen)
-    top = _fill_rows(found % scores.shape[1], size, k, -1)
+    if allowed is None:
+        allowed = torch.ones_like(scores, dtype=torch.bool)
+    chosen = window(scores, allowed, 0, k)
+    columns = members(chosen) % scores.shape[1]
+    top = _fill_rows(columns, count(chosen), k, -1)
     top_scores = scores.gather(1, top.clamp(min=0)).masked_fill(top < 0, -torch.inf)
     return top.gather(1, descending(top_scores))
 
@@ -314,10 +327,10 @@ def among_first(scores: Tensor, which: Tensor, k: int, allowed: Tensor) -> Tenso
     last = masked_scores(scores, allowed).topk(min(k, scores.shape[1])).values[:, -1:]
     above = allowed & less(last, scores)
     tied = which & (scores == last)
-    left = k - count(above)
-    crowded = (count(tied) > left).nonzero().squeeze(1)
+    room = k - count(above)
+    crowded = (count(tied) > room).nonzero().squeeze(1)
     if len(crowded):
-        tied[crowded] &= tied[crowded].cumsum(1) <= left[crowded, None]
+        tied[crowded] &= tied[crowded].cumsum(1) <= room[crowded, None]
     return (above & which) | tied
 
 
@@ -344,7 +357,7 @@ def target_ranks(
         >>> target_ranks(torch.tensor([[-0.1, -0.5, -0.1]]), torch.tensor([0]))
         tensor([2])
     """
-    scores = checked_scores(scores)
+    scores = check_scores(scores)
     target = target.to(scores.device)
     column = target.clamp(min=0)[:, None]
     ahead = at_most(scores.gather(1, column), scores)
@@ -387,12 +400,14 @@ def relevant_ranks(
         >>> relevant_ranks(torch.tensor([[3.0, 2.0, 1.0, 1.0]]), Ragged.of([[3, 0]])).values
         tensor([4, 1])
     """
-    scores = checked_scores(scores)
+    scores = check_scores(scores)
     if not len(relevant.values):
         return relevant
     rows = torch.arange(len(relevant)).repeat_interleave(relevant.lengths)
     slots = torch.arange(len(rows)) - relevant.offsets[rows]
-    rows, slots, columns = (t.to(scores.device) for t in (rows, slots, relevant.values))
+    rows = rows.to(scores.device)
+    slots = slots.to(scores.device)
+    columns = relevant.values.to(scores.device)
     width = int(relevant.lengths.max())
     # an empty slot scores -inf, so that the stable sort puts it after every real one of its row
     relevant_scores = scores.new_full((len(scores), width), -torch.inf)
@@ -409,9 +424,8 @@ def relevant_ranks(
         reach = torch.empty_like(order)
         fast.reaching(scores.detach().numpy(), counted.numpy(), relevant_scores.numpy(), reach.numpy())
     elif width <= _FEW_SLOTS:  # counting each slot is faster than sorting
-        reach = torch.stack(
-            [count(counted & at_most(slot[:, None], scores)) for slot in relevant_scores.unbind(1)], dim=1
-        )
+        counts = [count(counted & at_most(slot[:, None], scores)) for slot in relevant_scores.unbind(1)]
+        reach = torch.stack(counts, dim=1)
     else:
         others = _ascending(masked_scores(scores, counted))
         reach = others.shape[1] - torch.searchsorted(others, relevant_scores)  # irrelevant images that reach the slot
@@ -441,7 +455,7 @@ def sorted_rows(ranks: Ragged) -> Ragged:
     return Ragged(ranks.values[order], ranks.offsets)
 
 
-def checked_scores(scores: Tensor) -> Tensor:
+def check_scores(scores: Tensor) -> Tensor:
     """Return [B, N] scores as float32. Raises NegbenchError where one is NaN, naming its row and column."""
     scores = scores.float()
     if scores.sum().isnan():  # or infinities of both signs

@@ -42,15 +42,16 @@ def expected_hits_at_k(ranks: Tensor, gallery_size: Tensor, k: int, size: int) -
         tensor([0.5000, 0.0000], dtype=torch.float64)
     """
     check_option("k", k, k >= 1, ">= 1")
-    kept = torch.arange(min(k, size), dtype=torch.float64)  # images before the target that stay
+    staying = torch.arange(min(k, size), dtype=torch.float64)  # how many images before the target stay
     ahead = (ranks - 1)[:, None].double()
     behind = (gallery_size - ranks)[:, None].double()
-    ways = _log_choose(ahead, kept) + _log_choose(behind, size - 1 - kept) - _log_choose(ahead + behind, size - 1.0)
-    return ways.exp().sum(1)
+    log_ways = _log_choose(ahead, staying) + _log_choose(behind, size - 1 - staying)
+    log_all_ways = _log_choose(ahead + behind, size - 1.0)
+    return (log_ways - log_all_ways).exp().sum(1)
 
 
-def _log_choose(total: Tensor, chosen: Tensor | float) -> Tensor:
-    """Logarithm of the binomial coefficient; -inf where there is no way to choose."""
-    chosen = torch.as_tensor(chosen, dtype=torch.float64)
-    log_ways = torch.lgamma(total + 1) - torch.lgamma(chosen + 1) - torch.lgamma((total - chosen).clamp(min=0) + 1)
-    return torch.where(chosen <= total, log_ways, -torch.inf)
+def _log_choose(total: Tensor, part: Tensor | float) -> Tensor:
+    """Return the logarithm of the binomial coefficient; -inf where there is no way to choose so many."""
+    part = torch.as_tensor(part, dtype=torch.float64)
+    log_ways = torch.lgamma(total + 1) - torch.lgamma(part + 1) - torch.lgamma((total - part).clamp(min=0) + 1)
+    return torch.where(part <= total, log_ways, -torch.inf)

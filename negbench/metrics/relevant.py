@@ -19,9 +19,9 @@ def others(relevant_ranks: Ragged) -> Ragged:
         >>> others(Ragged.of([[2, 7, 3], [1]])).lengths
         tensor([2, 0])
     """
-    kept = torch.ones(len(relevant_ranks.values), dtype=torch.bool)
-    kept[relevant_ranks.offsets[:-1]] = False
-    return Ragged(relevant_ranks.values[kept], relevant_ranks.offsets - torch.arange(len(relevant_ranks) + 1))
+    is_other = torch.ones(len(relevant_ranks.values), dtype=torch.bool)
+    is_other[relevant_ranks.offsets[:-1]] = False
+    return Ragged(relevant_ranks.values[is_other], relevant_ranks.offsets - torch.arange(len(relevant_ranks) + 1))
 
 
 def other_recall_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
@@ -43,10 +43,10 @@ def other_recall_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
         tensor([0.5000,    nan], dtype=torch.float64)
     """
     check_option("k", k, k >= 1, ">= 1")
-    rest = others(relevant_ranks)
-    row = torch.arange(len(rest)).repeat_interleave(rest.lengths)
-    hits = (rest.values <= k).double()
-    return torch.zeros(len(rest), dtype=torch.float64).index_add_(0, row, hits) / rest.lengths
+    other_ranks = others(relevant_ranks)
+    row = torch.arange(len(other_ranks)).repeat_interleave(other_ranks.lengths)
+    hits = (other_ranks.values <= k).double()
+    return torch.zeros(len(other_ranks), dtype=torch.float64).index_add_(0, row, hits) / other_ranks.lengths
 
 
 def false_negative_rate(relevant_ranks: Ragged, gallery_size: Tensor, band: str) -> float:
@@ -74,8 +74,8 @@ def false_negative_rate(relevant_ranks: Ragged, gallery_size: Tensor, band: str)
     else:
         first = torch.full_like(target, int(low))
         last = gallery_size.clamp(max=int(high) if high else None, min=0)
-    rest = others(relevant_ranks)
-    row = torch.arange(len(rest)).repeat_interleave(rest.lengths)
-    inside = (first[row] <= rest.values) & (rest.values <= last[row])
+    other_ranks = others(relevant_ranks)
+    row = torch.arange(len(other_ranks)).repeat_interleave(other_ranks.lengths)
+    inside = (first[row] <= other_ranks.values) & (other_ranks.values <= last[row])
     images = (last - first + 1).clamp(min=0) - ((first <= target) & (target <= last)).long()
     return float(inside.sum() / images.sum())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from negbench.metrics.drops import drops, steepest
-from negbench.metrics.ranks import at_most, checked_scores, count, ranked_scores
+from negbench.metrics.ranks import at_most, check_scores, count, ranked_scores
 from negbench.metrics.score_curves import ScoreCurves, octave_places
 from negbench.mining.task import MiningTask
 from negbench.scoring.tiles import Corpus, tile_rows, tiled_relevance
@@ -100,7 +100,7 @@ def rankings(task: MiningTask) -> Iterator[Rankings]:
         for rows in (group == index).nonzero()[:, 0].split(tile_rows(len(columns))):
             if not len(rows):
                 continue
-            scores = checked_scores(tiled_relevance(task.queries[rows.to(task.queries.device)], images).cpu())
+            scores = check_scores(tiled_relevance(task.queries[rows.to(task.queries.device)], images).cpu())
             target = local[task.target.cpu()[rows]][:, None]
             ranked = torch.ones_like(scores, dtype=torch.bool)
             if task.excluded is not None:

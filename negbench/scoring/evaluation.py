@@ -221,7 +221,7 @@ def _blocks(scene: Features, count: int, size: int, what: str, *sent: Any) -> _B
     if not scene.team.divides(every):
         return _Blocks(every, every, scene.team)
     scene.team.announce("embed", what, *sent)
-    return _Blocks(every, scene.team.dealt(every), scene.team)
+    return _Blocks(every, scene.team.blocks_of_process(every), scene.team)
 
 
 @torch.inference_mode()

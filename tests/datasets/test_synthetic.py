@@ -88,7 +88,7 @@ def test_attributes_file_says_what_was_drawn(folder):
     for image in data.images:
         garment = data.garments[image]
         codes.append([CATEGORIES.index(garment.category), *codes_of(garment)])
-    assert data.attribute_codes.shown.tolist() == codes  # which tell the kinds, as test_vectors.py shows
+    assert data.attribute_codes.images.tolist() == codes  # which tell the kinds, as test_vectors.py shows
     picture = np.asarray(Image.open(folder / "images" / "toptee" / f"{part.images[3]}.png"))
     assert (picture == render(part.attributes[3], nuisance_of(TINY, part, 3))).all()
 

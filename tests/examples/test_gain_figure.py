@@ -137,7 +137,7 @@ LEVELS = {
 @pytest.mark.parametrize(("level", "places"), LEVELS.values(), ids=LEVELS)
 def test_a_level_lies_where_the_batch_alone_reaches_it(level, places, gain):
     rows = pd.DataFrame({"x": [1, 1, 2, 2, 4, 4], "batch alone": [20.0, 20.0, 60.0, 60.0, 80.0, 80.0]})
-    assert gain._reached(rows, "x", [level]) == places
+    assert gain._level_places(rows, "x", [level]) == places
 
 
 def test_settings_without_the_batch_alone_are_given_that_of_another_comparison(gain, runs, capsys, monkeypatch):

@@ -34,7 +34,7 @@ def test_a_peak_that_follows_the_target_is_said_where_a_constant_window_misses_i
     frame = module.summary(regret)
     assert frame.loc["constant less formula", "low"] > 0.5
     assert frame.loc["rule", "points"] == pytest.approx(regret["rule"].mean())
-    found = module.fitted(table[table["target"].isin((7, 40))])
+    found = module.fit(table[table["target"].isin((7, 40))])
     assert found == tuple(pytest.approx(value, rel=0.2, abs=0.08) for value in wanted)
 
 

@@ -62,14 +62,14 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Embed 16 images or queries at a time outside of steps; return the sizes of the blocks that are embedded here."""
     monkeypatch.setattr("negbench.data.scene.batch_size", lambda most, largest: 16)
     embedded: list[int] = []
-    dealt = Team.dealt
+    dealt = Team.blocks_of_process
 
     def note_blocks(team: Team, blocks: Any) -> Any:
         blocks_here = dealt(team, blocks)
         embedded.extend(len(block) for block in blocks_here)
         return blocks_here
 
-    monkeypatch.setattr(Team, "dealt", note_blocks)
+    monkeypatch.setattr(Team, "blocks_of_process", note_blocks)
     return embedded
 
 
