@@ -7,8 +7,7 @@ A data set is one file: `PAPER`, a `DatasetCard`, and one public subclass of `Da
 import dataclasses
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -131,18 +130,15 @@ class Dataset(Galleries, ABC):
         images = self.images
         groups = self.groups
         gone = {*missing}
-        absent = (*self.missing, *missing)
         if gone:
-            galleries = {}
-            for name, columns in groups.items():
-                galleries[name] = _without(gone, [images[column] for column in columns])
-            images, groups = columns_of(galleries)
+            images, groups = columns_of({name: _without(gone, ids) for name, ids in self.images_by_group().items()})
             queries = []
             for query in self.queries:
                 if query.reference not in gone and query.target not in gone:
                     relevant = _without(gone, query.relevant)
                     subset = _without(gone, query.subset)
                     queries.append(dataclasses.replace(query, relevant=relevant, subset=subset))
+        absent = (*self.missing, *missing)
         if not queries:
             what = f"{self.card.name} {self.split}: no query in {place} is left ({len(absent)} images missing)"
             raise NothingLeftError(what, self.files)
@@ -237,12 +233,10 @@ class Dataset(Galleries, ABC):
         dev = self.dev_rows(fraction, seed)
         rule = f"{fraction} by {self.set_apart}, seed {seed}"
         train_part = self.with_queries((~dev).nonzero()[:, 0], f"train without dev {rule}")
-        dev_part = self.with_queries(dev.nonzero()[:, 0], f"dev {rule}")
-        return train_part, dev_part
+        return train_part, self.with_queries(dev.nonzero()[:, 0], f"dev {rule}")
 
 
-def _without(gone: AbstractSet[str], ids: Sequence[str]) -> tuple[str, ...]:
-    """Return the ids that are not gone."""
+def _without(gone: Set[str], ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(image for image in ids if image not in gone)
 
 
@@ -251,6 +245,5 @@ def columns_of(galleries: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[
     column: dict[str, int] = {}
     groups = {}
     for name, ids in galleries.items():
-        columns = [column.setdefault(image, len(column)) for image in ids]
-        groups[name] = torch.tensor(columns, dtype=torch.int64)
+        groups[name] = torch.tensor([column.setdefault(image, len(column)) for image in ids], dtype=torch.int64)
     return list(column), groups

@@ -114,6 +114,13 @@ class Galleries:
         """Image id -> column."""
         return {image: column for column, image in enumerate(self.images)}
 
+    def images_by_group(self) -> dict[str, list[str]]:
+        """Return group -> the images of its gallery, in the order of its columns."""
+        galleries = {}
+        for name, columns in self.groups.items():
+            galleries[name] = [self.images[column] for column in columns.tolist()]
+        return galleries
+
     @cached_property
     def group_index(self) -> Tensor:
         """[Q] int64, position of the query's group in `groups`, -1 where unknown."""
@@ -209,9 +216,7 @@ class Galleries:
         rows = [row for row, query in enumerate(self.queries) if query.wrong]
         if not rows:
             return []
-        galleries = {}
-        for name, columns in self.groups.items():
-            galleries[name] = {self.images[column] for column in columns.tolist()}
+        galleries = {name: set(ids) for name, ids in self.images_by_group().items()}
         kinds: Counter[str] = Counter()
         lost = 0
         for row in rows:

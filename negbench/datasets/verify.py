@@ -138,12 +138,10 @@ def _check_annotations(result: CheckedDataset, split: str, data: Dataset) -> Non
     remarks = data.card.remarks(data.split, counts)
     result.problems.extend(Problem("counts", remark, split=split) for remark in remarks)
     result.notes.extend(remark for remark in data.remarks if remark not in (*remarks, *result.notes))
-    inside = {}
-    for group, columns in data.groups.items():
-        inside[group] = {data.images[column] for column in columns.tolist()}
+    galleries = {group: set(ids) for group, ids in data.images_by_group().items()}
     outside = 0
     for query in data.queries:
-        outside += sum(image not in inside[query.group] for image in query.relevant)
+        outside += sum(image not in galleries[query.group] for image in query.relevant)
     if outside:
         result.notes.append(f"{split}: {outside:,} relevant images are outside the gallery of their query")
     gallery = {group: count.gallery for group, count in counts.items()}
