@@ -27,7 +27,7 @@ from negbench.datasets.varied_captions import check_captions, with_drawn_texts
 from negbench.datasets.wrong_triplets import with_wrong_triplets
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.files.reader import note_files
-from negbench.machine.contents import content_hashes, digest, named_in, stamp
+from negbench.machine.contents import content_hashes, digest, files_named_in, stamp
 from negbench.machine.files import cache_dir
 from negbench.machine.room import Need, check_memory
 from negbench.machine.team import ALONE, Team
@@ -303,7 +303,7 @@ class EncodedSplits(Features):
         return replace(self, train=_split_of(dataset, backbone, self.row_of))
 
     @property
-    def scored(self) -> str:
+    def scored_split(self) -> str:
         """Name of the scored split in metric names: "val", or "dev" if the reported split must not be read."""
         return "dev" if self.val is self.dev else "val"
 
@@ -487,7 +487,7 @@ class DataCache:
             if key.startswith(sections):
                 yield from stamps
                 yield from dataset.image_paths().values()
-        yield from (*named_in(config.backbone.options.values()), *self.outline(config).files)
+        yield from (*files_named_in(config.backbone.options.values()), *self.outline(config).files)
 
     def splits(self, config: ResolvedConfig) -> Splits:
         """Return train, dev and val of a run, with image files if one of its backbones needs pixels.
@@ -595,7 +595,8 @@ def load_backbone(config: PluginConfig, seed: int) -> Backbone:
 
 def _key_of(config: RunConfig) -> str:
     """Name a backbone with the stamps of the files that its options name."""
-    return f"{_plugin_key('backbones', config.backbone)} {config.seed} {named_in(config.backbone.options.values())}"
+    stamps = files_named_in(config.backbone.options.values())
+    return f"{_plugin_key('backbones', config.backbone)} {config.seed} {stamps}"
 
 
 def _plugin_key(kind: str, plugin: PluginConfig) -> str:

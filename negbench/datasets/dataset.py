@@ -163,7 +163,7 @@ class Dataset(Galleries, ABC):
         return self.card.identity("", self.split, self.part) if self.card.world else self.identity
 
     @property
-    def named(self) -> str:
+    def full_name(self) -> str:
         """`identity`, and how much of the split is left where images are missing, as people read it."""
         return part_name(self.identity, [self])
 

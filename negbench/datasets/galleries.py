@@ -170,7 +170,7 @@ class Galleries:
         return Ragged.of(self._relevant_columns(index) for index in range(len(self.queries)))
 
     @cached_property
-    def shared_queries(self) -> list[list[int]]:
+    def rows_with_several_targets(self) -> list[list[int]]:
         """Groups of rows that ask one query, with reference and texts alike, of several targets."""
         rows: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
         for row, query in enumerate(self.queries):
@@ -186,7 +186,7 @@ class Galleries:
 
         Scores follow `relevant`; masks, false-negative rates and oracles follow this.
         """
-        return add_shared_answers(self.shared_queries, self.target_columns.tolist(), self.relevant)
+        return add_shared_answers(self.rows_with_several_targets, self.target_columns.tolist(), self.relevant)
 
     # --- judged negatives ----------------------------------------------------------------------------------------
 
@@ -292,11 +292,11 @@ class Galleries:
 
     def sharing(self) -> list[str]:
         """Say how many rows ask a query that other rows ask too, of another target; nothing where none does."""
-        rows = sum(map(len, self.shared_queries))
+        rows = sum(map(len, self.rows_with_several_targets))
         if not rows:
             return []
         first = len(self.queries) - rows
-        for same in self.shared_queries:
+        for same in self.rows_with_several_targets:
             targets = Counter(self.queries[row].target for row in same)
             first += targets.most_common(1)[0][1]
         return [

@@ -19,7 +19,7 @@ from negbench.files.reader import list_files
 from negbench.machine.contents import stamp
 from negbench.machine.file_kinds import file_kind
 from negbench.machine.files import inside_tar, open_file
-from negbench.machine.received import opened_picture, read_bytes
+from negbench.machine.received import open_picture, read_bytes
 from negbench.machine.viewed import plain_path
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class NothingLeftError(DataError):
 def read_image(path: Path) -> "Image":
     """Read and decode an image in the mode of its file. Raises DataError naming a file that cannot be decoded."""
     try:
-        with open_file(path) as file, opened_picture(path, file) as image:
+        with open_file(path) as file, open_picture(path, file) as image:
             image.load()
             return image
     except DataError:
@@ -259,7 +259,7 @@ def _fault_now(path: Path) -> str:
 def _fault(path: Path, then: tuple[int, ...]) -> str:
     """Return why a file cannot be decoded; "" if it can: PNG by its checksums, JPEG at an eighth of its size."""
     try:
-        with warnings.catch_warnings(action="ignore"), open_file(path) as file, opened_picture(path, file) as image:
+        with warnings.catch_warnings(action="ignore"), open_file(path) as file, open_picture(path, file) as image:
             if image.format == "PNG":
                 image.verify()
             else:
@@ -321,7 +321,7 @@ def decode_ahead(
 def pixel_bytes(path: Path) -> int:
     """Return the bytes of an image's pixels, as its header gives them; 0 for a file that is no image."""
     try:
-        with open_file(path) as file, opened_picture(path, file) as image:
+        with open_file(path) as file, open_picture(path, file) as image:
             return 3 * image.width * image.height
     except Exception:  # as in `read_image`, which reports it
         return 0

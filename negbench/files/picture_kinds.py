@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from negbench.errors import NegbenchError
-from negbench.machine.contents import SETTLED, remembered, stamp
+from negbench.machine.contents import SETTLED, read_entries, stamp
 from negbench.machine.files import atomic_write, cache_dir, lock_file, open_file, seal
-from negbench.machine.received import opened_picture
+from negbench.machine.received import open_picture
 from negbench.machine.viewed import is_transparent, plain_path, shown_path
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def picture_kinds(files: Iterable[Path]) -> dict[Path, tuple[str, ...]]:
     """
     files = list(files)
     memory = cache_dir() / "features" / "pictures.json"
-    entries = remembered(memory)  # name of a file -> its stamp, and its kinds
+    entries = read_entries(memory)  # name of a file -> its stamp, and its kinds
     kinds_of: dict[Path, tuple[str, ...]] = {}
     stamps = {}
     unread = []
@@ -106,13 +106,13 @@ def picture_kinds(files: Iterable[Path]) -> dict[Path, tuple[str, ...]]:
         with suppress(NegbenchError):  # a cache that cannot be written: the files are read again
             seal(memory.parent)
             with lock_file(memory.with_suffix(".lock")), atomic_write(memory) as file:
-                file.write(json.dumps(remembered(memory) | fresh))
+                file.write(json.dumps(read_entries(memory) | fresh))
     return {path: kinds_of[path] for path in files}
 
 
 def _kinds(path: Path) -> tuple[str, ...]:
     try:
-        with open_file(path) as file, opened_picture(path, file) as image:
+        with open_file(path) as file, open_picture(path, file) as image:
             holds = {
                 "turned": _is_turned(image),
                 "transparent": is_transparent(image),

@@ -169,7 +169,7 @@ def compute_line(folder: Path, number: int, trusted: Trusted) -> Event:
     except (TypeError, RecursionError) as error:
         raise DataError(f"{place} is no job ({error}): run the command that wrote the folder again") from error
     if "experiment" in line.tags:
-        files.checked_name(line.tags["experiment"], f"{place}: experiment")
+        files.check_name(line.tags["experiment"], f"{place}: experiment")
     plugins = tuple(str(_find_plugin(Path(file), trusted.plugins, place)) for file in files_named)
     job = _Job(line, config.model_copy(update={"plugins": plugins}), trusted)
     note_path = _note_path(folder, line.hash)

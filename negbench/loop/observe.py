@@ -85,7 +85,7 @@ def score_untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:
     """Return metrics of the untrained model, for whole queries and for either modality alone."""
     scores = now.scores()
     data = now.run.scene.val.dataset
-    values = {f"{now.run.scene.scored}/{name}": value for name, value in scores.metrics.items()}
+    values = {f"{now.run.scene.scored_split}/{name}": value for name, value in scores.metrics.items()}
     log(values | now.also(), 0, -1)
     alone = {f"untrained_{name}": metrics for name, metrics in one_modality(now).items()}
     mistakes = {name: value for name, value in data.summarise_mistakes(scores.ranks).items() if not math.isnan(value)}

@@ -44,7 +44,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "kind": val.kind,
             "named": part_name(val.identity, [train, val]),
             "world": val.card.world or None,
-            "scored": run.scene.scored,
+            "scored": run.scene.scored_split,
             "split": val.split,
             "gallery": {name: len(columns) for name, columns in val.groups.items()},
             "corpus": {name: len(columns) for name, columns in train.groups.items()},

@@ -367,8 +367,8 @@ def score(now: ModelCache, log: Log) -> None:
     state = now.state
     scene = now.run.scene
     scores = now.scores()
-    values = {f"{scene.scored}/{name}": value for name, value in scores.metrics.items()}
-    values[f"{scene.scored}/query_concentration"] = scores.concentration
+    values = {f"{scene.scored_split}/{name}": value for name, value in scores.metrics.items()}
+    values[f"{scene.scored_split}/query_concentration"] = scores.concentration
     selecting = scores.metrics
     dev = now.dev()
     if dev is not None:

@@ -31,7 +31,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         DataError: files are missing or cannot be read.
     """
     memory = root / "features" / "hashes.json"
-    entries = remembered(memory) if images else {}
+    entries = read_entries(memory) if images else {}
     stamped: dict[str, Stamped] = {}
     unread: list[tuple[str, str, list[int]]] = []
     absent: list[tuple[str, Path]] = []
@@ -59,7 +59,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         if fresh:
             seal(memory.parent)
             with lock_file(memory.with_suffix(".lock")), atomic_write(memory) as file:
-                file.write(json.dumps(remembered(memory) | fresh))
+                file.write(json.dumps(read_entries(memory) | fresh))
     return {image: bytes.fromhex(str(entry[-1])) for image, entry in stamped.items()}
 
 
@@ -81,7 +81,7 @@ def stamp(path: Path | str) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-def named_in(options: Iterable[object]) -> dict[Path, tuple[int, ...]]:
+def files_named_in(options: Iterable[object]) -> dict[Path, tuple[int, ...]]:
     """Return the files that options name, such as weights, with their stamps; of a folder, the files in it."""
     texts = [str(value) for value in options if isinstance(value, str | Path)]
     names: set[str] = set()
@@ -102,7 +102,7 @@ def digest(files: Mapping[str, Path], root: Path) -> str:
     return hashlib.sha256(json.dumps(hashes).encode()).hexdigest() if files else ""
 
 
-def remembered(memory: Path) -> dict[str, Any]:
+def read_entries(memory: Path) -> dict[str, Any]:
     """Return path -> its entry in a cache file; none if there is no such file or it is damaged: it is made again.
 
     A file that has not changed is parsed once: each split of each cell of a plan asks for it. Change no entry.

@@ -4,7 +4,7 @@ import zipfile
 from pathlib import Path
 
 from negbench.errors import DataError
-from negbench.machine.received import TORCHSCRIPT, is_torchscript, opened_file
+from negbench.machine.received import TORCHSCRIPT, is_torchscript, open_regular
 
 MOVES_SCORES = False  # only words of errors
 
@@ -37,7 +37,7 @@ def file_kind(path: Path) -> str | None:
     None if its first bytes tell nothing, or if it cannot be read.
     """
     try:
-        with opened_file(path) as file:
+        with open_regular(path) as file:
             start = file.read(_READ)
     except (OSError, DataError):
         return None
@@ -68,7 +68,7 @@ def _kind_of_film(brand: bytes) -> str:
 def _kind_of_zip(path: Path) -> str | None:
     """Return what a zip archive is; None for one of torch."""
     try:
-        with opened_file(path) as file, zipfile.ZipFile(file) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             names = archive.namelist()
     except (OSError, zipfile.BadZipFile):
         return f"cut off, as its end is missing: {_AGAIN}"

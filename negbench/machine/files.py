@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from negbench.errors import DataError, NegbenchError, cause_among, out_of_memory, short_repr
-from negbench.machine.received import check_regular, check_text, open_unbuffered, opened_file, read_bytes, read_text
+from negbench.machine.received import check_regular, check_text, open_regular, open_unbuffered, read_bytes, read_text
 from negbench.machine.viewed import plain_path, shown_picture
 
 MOVES_SCORES = False  # where files are, not what they contain
@@ -38,7 +38,7 @@ def runs_dir(folder: Path | None = None) -> Path:
     return Path(folder or os.environ.get("NEGBENCH_RUNS") or "runs")
 
 
-def checked_name(name: str, what: str) -> str:
+def check_name(name: str, what: str) -> str:
     """Return `name` if it can be a folder in the runs folder, else raise NegbenchError that names the flag `what`."""
     if name in _RESERVED:
         raise NegbenchError(f"{what} {name}: the MLflow store of the runs folder has this name: give another --name")
@@ -148,7 +148,7 @@ def sweep(folder: Path) -> list[Path]:
     removed = []
     for path in folder.glob(".*.partial"):
         # gone, being written, another user's, or no file
-        with contextlib.suppress(OSError, DataError), opened_file(path) as file:
+        with contextlib.suppress(OSError, DataError), open_regular(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
             removed.append(path)
@@ -238,15 +238,15 @@ def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
     A picture named FOLDER/@shown/NAME is read as viewers show it (`machine.viewed`).
     """
     if "/@" not in str(path):
-        return opened_file(path)
+        return open_regular(path)
     plain = plain_path(path)
     if plain is not None:
         return io.BytesIO(shown_picture(plain))
     member = inside_tar(path)
     if member is None:
-        return opened_file(path)
+        return open_regular(path)
     tar, offset, size = member
-    with opened_file(Path(tar)) as file:
+    with open_regular(Path(tar)) as file:
         file.seek(offset)
         return io.BytesIO(file.read(size))
 

@@ -69,7 +69,7 @@ def _check_kind(path: Path | str, mode: int) -> None:
         raise DataError(f"{path} is not read: it is {what}: put a regular file in its place")
 
 
-def opened_file(path: Path) -> io.BufferedReader:
+def open_regular(path: Path) -> io.BufferedReader:
     """Open a regular file to read its bytes; errors as in `check_regular`."""
     return io.BufferedReader(open_unbuffered(path))
 
@@ -217,7 +217,7 @@ def npy_array(path: Path) -> np.ndarray[Any, Any]:
     """
     import numpy as np
 
-    with opened_file(path) as file:
+    with open_regular(path) as file:
         check_fits(path, _check_array(file, os.fstat(file.fileno()).st_size, str(path)))
         file.seek(0)
         array: np.ndarray[Any, Any] = np.load(file, allow_pickle=False)
@@ -233,7 +233,7 @@ def npz_arrays(path: Path) -> np.lib.npyio.NpzFile:
     """
     import numpy as np
 
-    file = opened_file(path)
+    file = open_regular(path)
     try:
         with zipfile.ZipFile(file) as pack:
             check_unpacked(path, sum(entry.file_size for entry in pack.infolist()))
@@ -285,7 +285,7 @@ def open_parquet(
     check_regular(path)
 
     def source() -> Any:
-        return opened_file(path) if content is None else pyarrow.BufferReader(content)
+        return open_regular(path) if content is None else pyarrow.BufferReader(content)
 
     check_fits(path, _FOOTER * _footer_length(path, source()))
     with source() as opened:
@@ -350,7 +350,7 @@ def check_database(url: str) -> None:
     if parts.get_backend_name() != "sqlite" or not parts.database or not os.path.lexists(parts.database):
         return
     path = Path(parts.database)
-    with opened_file(path) as file:
+    with open_regular(path) as file:
         begin = file.read(len(_SQLITE))
     if begin not in (b"", _SQLITE):
         raise DataError(f"{path} is no SQLite database: it begins with {begin!r}: name another, or delete it")
@@ -383,7 +383,7 @@ def load_checkpoint(path: Path) -> Any:
     """
     import torch
 
-    with opened_file(path) as file:
+    with open_regular(path) as file:
         length = os.fstat(file.fileno()).st_size
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as pack:
@@ -436,7 +436,7 @@ def check_safetensors(path: Path) -> None:
 
 
 @contextmanager
-def opened_picture(path: Path, file: BinaryIO) -> Iterator[Image]:
+def open_picture(path: Path, file: BinaryIO) -> Iterator[Image]:
     """Open a picture of any format that Pillow draws by itself; nothing is decoded yet.
 
     Args:

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negbench.machine.received import opened_file, opened_picture
+from negbench.machine.received import open_picture, open_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -39,7 +39,7 @@ def shown_picture(path: Path) -> bytes:
     from PIL import Image as pil
     from PIL import ImageOps
 
-    with opened_file(path) as file, opened_picture(path, file) as image:
+    with open_regular(path) as file, open_picture(path, file) as image:
         image.load()
         turned = ImageOps.exif_transpose(image)
         if is_transparent(image):

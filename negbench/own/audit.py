@@ -128,7 +128,7 @@ def audit(
             best = window(card.target_rank_median, negatives, card.images, loss.options.get("tau"))
     return AuditResult(
         backbone=scored.config.backbone.name,
-        dataset=scored.dataset.named,
+        dataset=scored.dataset.full_name,
         model=scored.model,
         truth=truth,
         options=options.model_dump(include={"draws", "refresh", "seed"}) | {"queries": len(scored.rows)},

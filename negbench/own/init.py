@@ -34,7 +34,7 @@ from negbench.files.vector_files import (
     read_vectors,
 )
 from negbench.machine.files import cache_dir, sweep, write_text
-from negbench.machine.received import npy_array, npz_arrays, open_parquet, opened_file, read_text
+from negbench.machine.received import npy_array, npz_arrays, open_parquet, open_regular, read_text
 from negbench.own.audit import audit
 from negbench.own.scored_split import open_split
 from negbench.plugins.registry import registry
@@ -347,7 +347,7 @@ def _unread_table(scan: FolderContents, file: Path) -> None:
 
 def _number_columns(file: Path) -> list[str]:
     """Return the columns of a .csv or .tsv that are one vector, a column for each number; none if it has much else."""
-    with opened_file(file) as opened:
+    with open_regular(file) as opened:
         first = opened.readline(_HEADER).decode("utf-8-sig", errors="replace")
     columns = [name.strip().strip('"') for name in re.split(r"[,;\t|]", first)]
     numbered = numbered_columns(dict.fromkeys(columns, "f4"))

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, missing_package, short_repr
 from negbench.machine.contents import stamp
-from negbench.machine.files import checked_name, sha256_of
+from negbench.machine.files import check_name, sha256_of
 from negbench.plugins import syntax
 
 MOVES_SCORES = False  # only finds plug-ins; those that a run names are hashed themselves
@@ -158,7 +158,7 @@ class Registry:
         names = []
         _check_complete(module, path)
         for kind in KINDS:
-            name = checked_name(_name_of(path.stem), f"--plugin {path}: name")
+            name = check_name(_name_of(path.stem), f"--plugin {path}: name")
             plugin = Plugin(kind, name, module.__name__, path.resolve(), str(path))
             if _classes_of(kind, module):
                 cls = _plugin_class(plugin)

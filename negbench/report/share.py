@@ -8,7 +8,7 @@ from negbench.analysis.stored_trials import trial_runs
 from negbench.errors import OptionError
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
-from negbench.machine.received import opened_file, read_text
+from negbench.machine.received import open_regular, read_text
 
 _COMPARISON = ("comparison.json", "statistics.json", "answer.md", "inputs.json")  # the last one: the rules
 _LEFT_OUT = {"mlflow.json", "mlflow-summary.json", "checkpoint.pt", "error.txt"}  # of this machine, or of no use
@@ -56,7 +56,7 @@ def _copy(source: Path, target: Path, names: list[str]) -> Path:
                 lines = read_text(path).splitlines(keepends=True)
                 file.write("".join(files.without_folders(line, prose=True) for line in lines).encode())
             else:
-                with opened_file(path) as content:
+                with open_regular(path) as content:
                     shutil.copyfileobj(content, file)
     return target
 

@@ -13,7 +13,7 @@ from negbench.scoring.stored import (
     Scores,
     benchmark_scores,
     choice_agreement,
-    named_dataset,
+    load_named_dataset,
     preferences_of,
     score_file,
 )
@@ -39,7 +39,7 @@ def evaluate(options: Evaluate) -> tuple[Scores | None, list[Path]]:
     if options.ranks is not None and options.metric is None:
         scores = score_file(options.ranks, layers, options.split)
     elif options.scorer == RECALL_AT_5:
-        dataset = preferences_of(named_dataset(layers, options.split, "--scorer"))
+        dataset = preferences_of(load_named_dataset(layers, options.split, "--scorer"))
         scores = choice_agreement(dataset, dataset.hits.double(), RECALL_AT_5)
     else:
         folder = find_run(runs_dir(options.runs_dir), str(options.run or options.scorer))

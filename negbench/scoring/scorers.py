@@ -124,7 +124,7 @@ def cirqrs_of_file(path: Path, scorer: Encoded, depths: Sequence[int] = (10, 50)
     for part, row in parts.items():
         metrics[f"{part}/cirqrs"] = float(row.mean())
     return Scores(
-        title=f"{path} rated by {scorer.run_id} on {dataset.named}",
+        title=f"{path} rated by {scorer.run_id} on {dataset.full_name}",
         metrics=metrics,
         queries=pd.concat([pd.Series([query.id for query in dataset.queries], name="query"), groups, values], axis=1),
         main="average/cirqrs",

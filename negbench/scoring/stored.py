@@ -77,7 +77,7 @@ def choice_agreement(dataset: PreferenceFormat, sets: Tensor, what: str, remarks
 def _scores(
     dataset: Dataset, what: str, metrics: dict[str, float], queries: pd.DataFrame, unit: str, remarks: tuple[str, ...]
 ) -> Scores:
-    title = f"{what} on {dataset.named}"
+    title = f"{what} on {dataset.full_name}"
     main = dataset.card.main
     return Scores(title, metrics, queries, main, unit, (*dataset.remarks, *remarks), dataset.partial)
 
@@ -100,7 +100,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     Raises:
         NegbenchError: a file that cannot be read or does not fit the data set, closed labels, a wrong option.
     """
-    dataset = named_dataset(layers, split, f"--ranks {path}")
+    dataset = load_named_dataset(layers, split, f"--ranks {path}")
     dataset.require_labels()
     rankings = read_rankings(path)
     worst = ranks_of_rankings(dataset, rankings)
@@ -123,7 +123,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     )
 
 
-def named_dataset(layers: Layers, split: str, flag: str) -> Dataset:
+def load_named_dataset(layers: Layers, split: str, flag: str) -> Dataset:
     """Load a split without images. Raises OptionError, which names the flag, if the layers name no data set."""
     check_sections(layers, ("dataset",))
     section = merge_layers(layers).get("dataset", {})

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, short_repr
-from negbench.machine.files import checked_name
+from negbench.machine.files import check_name
 
 MOVES_SCORES = False
 
@@ -222,7 +222,7 @@ PairsToDecide = Literal["baseline", "all", "best"]
 LearningRate = Annotated[float | Literal["grid", "common", "fixed"], BeforeValidator(_parse_rate)]
 Budget = Annotated[str | float, BeforeValidator(parse_budget)]  # seconds
 Names = Annotated[str, AfterValidator(_check_names)]
-FolderName = Annotated[str, AfterValidator(partial(checked_name, what="--name"))]
+FolderName = Annotated[str, AfterValidator(partial(check_name, what="--name"))]
 
 
 # --- shared by several commands ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from negbench.grid.axis import KEY, Value
 from negbench.grid.cells import Cell, plan_cells
 from negbench.grid.setting_trials import DEV_FRACTION
 from negbench.loop.runs import DATA
-from negbench.machine.files import checked_name
+from negbench.machine.files import check_name
 from negbench.machine.grouping import group_by
 from negbench.settings.config import RunConfig, resolve
 from negbench.tuning.book import StudyStore
@@ -155,7 +155,7 @@ def _open_study(combination: Combination, folder: Path, trials: int, uri: str | 
     spec = combination.spec
     assert spec is not None
     name = f"{folder.name}-tune-{combination.configs[0].strategy.name}-{spec.digest}"
-    job = Job(folder.with_name(checked_name(name, "the study's name")), spec, None, trials, uri)
+    job = Job(folder.with_name(check_name(name, "the study's name")), spec, None, trials, uri)
     return job.open(), job
 
 

@@ -13,7 +13,7 @@ from negbench.cli.main import app
 from negbench.errors import NegbenchError
 from negbench.grid.compute import executor_of
 from negbench.grid.executors import InProcess, Processes
-from negbench.machine.files import checked_name
+from negbench.machine.files import check_name
 from negbench.settings.options import Compare, Study
 
 
@@ -101,7 +101,7 @@ def test_names_cannot_leave_the_runs_folder(subtests, expect_error, tmp_path, mo
         with subtests.test(name=name):
             monkeypatch.chdir(tmp_path)
             with pytest.raises(NegbenchError, match="expected a plain name"):
-                checked_name(name, "--name")
+                check_name(name, "--name")
             for command in ("compare", "study", "claims"):
                 expect_error([command, f"--name={name}"], "expected a plain name")
             assert list(tmp_path.iterdir()) == []

@@ -425,7 +425,7 @@ def test_names_of_any_characters(tmp_path, settled):
     first = content_hashes(images, tmp_path / "cache")
     assert len(set(first.values())) == 4
     assert content_hashes(images, tmp_path / "cache") == first
-    assert len(contents.remembered(tmp_path / "cache" / "features" / "hashes.json")) == 4
+    assert len(contents.read_entries(tmp_path / "cache" / "features" / "hashes.json")) == 4
 
 
 def test_files_of_equal_size_and_time_that_change_places_are_read_again(tmp_path, settled):
@@ -460,10 +460,10 @@ def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, images, settl
     want = content_hashes(images, tmp_path)
     memory = tmp_path / "features" / "hashes.json"
     content = memory.read_bytes()
-    assert len(contents.remembered(memory)) == 2
+    assert len(contents.read_entries(memory)) == 2
     for at in range(len(content)):
         memory.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
         contents._parse.cache_clear()  # as a new process
-        assert contents.remembered(memory) == {}, f"cut at {at}"
+        assert contents.read_entries(memory) == {}, f"cut at {at}"
     assert content_hashes(images, tmp_path) == want
-    assert len(contents.remembered(memory)) == 2
+    assert len(contents.read_entries(memory)) == 2

@@ -165,7 +165,7 @@ def test_rows_of_one_query_answer_each_other(more):
     for row, target in ((again, queries[first].target), (other, another_target)):
         queries[row] = dataclasses.replace(queries[row], **same, target=target, relevant=())
     shared = dataclasses.replace(data, queries=queries)
-    assert shared.shared_queries == [[first, again, other]]
+    assert shared.rows_with_several_targets == [[first, again, other]]
     (remark,) = shared.sharing()
     assert remark.startswith("3 of 25 val rows share reference and text with another row")
     assert remark.endswith("R@1 is at most 96.00% (24 rows)")
@@ -190,7 +190,7 @@ def test_rows_of_one_query_answer_each_other(more):
         shared.relevant.lengths.tolist() if more else [1] * 25
     )
     alone = dataclasses.replace(shared, queries=queries[:other] + queries[other + 1 :])
-    assert alone.shared_queries == alone.sharing() == []
+    assert alone.rows_with_several_targets == alone.sharing() == []
 
 
 @pytest.mark.parametrize(("fraction", "seed"), [(0.1, 0), (0.5, 1)])

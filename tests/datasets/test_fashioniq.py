@@ -76,7 +76,7 @@ def test_what_the_real_splits_share(shared_data):
         "3 val queries stand in train, with reference, text and target alike",
         "811 of 15,415 val images are among train's, 400 of them in its pairs",
     ]
-    assert [len(data.shared_queries) for data in (train, val)] == [89, 9]
+    assert [len(data.rows_with_several_targets) for data in (train, val)] == [89, 9]
     assert "R@1 is at most 99.82% (6,005 rows)" in val.remarks[-1]
 
 
