@@ -81,13 +81,13 @@ def test_a_gain_is_the_difference_of_the_rows_own_means(gain, runs):
     pairs = gain.best_pairs(gain.cells_of([runs / "trials"], settings), BY, "recall_at_10")
     cells = gain.cells_of([runs / "reported", runs / "reported"], settings)  # a run that is named twice stands once
     found = gain.gains(gain.at_their_own(cells, pairs, BY), BY[0], [])
-    own = pairs.set_index([*BY, "strategy"])["loss.tau"]
+    chosen_tau = pairs.set_index([*BY, "strategy"])["loss.tau"]
     reported = means(runs, "reported")
     for row in found[found["metric"] == "recall_at_10"].to_dict("records"):
         size = row["train.batch_size"]
-        alone = reported[size, "in-batch", own[size, "in-batch"]]
+        alone = reported[size, "in-batch", chosen_tau[size, "in-batch"]]
         assert row["batch alone"] == pytest.approx(alone), size
-        assert row["gain"] == pytest.approx(reported[size, TOP, own[size, TOP]] - alone, abs=1e-6), size
+        assert row["gain"] == pytest.approx(reported[size, TOP, chosen_tau[size, TOP]] - alone, abs=1e-6), size
         assert row["low"] <= row["gain"] <= row["high"], size
         assert row["seeds"] == 2, size
     assert len(found) == 2 * len(gain.METRICS)

@@ -8,7 +8,8 @@ def _recall(texts: torch.Tensor, images: torch.Tensor, targets: torch.Tensor) ->
 def test_it_learns(example):
     from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg  # takes seconds, which only this test's worker pays
 
-    module, generator = example("open_clip_loop"), torch.Generator().manual_seed(0)
+    module = example("open_clip_loop")
+    generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     model = CLIP(
         embed_dim=16,
@@ -18,9 +19,11 @@ def test_it_learns(example):
     images = torch.randn(24, 3, 16, 16, generator=generator)
     targets = torch.arange(48) % 24
     # a caption names its image by two words; the largest id, 63, ends it, as open_clip's text tower expects
-    tokens = torch.stack(
-        [torch.tensor([1, 2 + i % 5, 10 + i // 5, 20 + n, 63, 0]) for n in range(2) for i in range(24)]
-    )
+    captions = []
+    for wording in (20, 21):
+        for image in range(24):
+            captions.append([1, 2 + image % 5, 10 + image // 5, wording, 63, 0])
+    tokens = torch.tensor(captions)
     before = _recall(*module.embed(model, tokens, images, 16), targets)
     epochs = module.finetune(model, tokens, images, targets, strategy="top-k:k=12", epochs=25, lr=3e-3)
     assert before < 0.2

@@ -7,10 +7,12 @@ import builtins
 import json
 import re
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import pandas as pd
+import pytest
 
 from negbench import display
 from tests.examples.conftest import EXAMPLES
@@ -31,15 +33,18 @@ class Line:
         self.drawn.append((ZMQInteractiveShell.execution_count, data["text/plain"]))
 
 
-def test_the_notebook_ends_with_negatives(tmp_path, monkeypatch):
-    shell, ipython, outputs = ZMQInteractiveShell, ModuleType("IPython"), ModuleType("IPython.display")
+def run_notebook(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Run the cells as a notebook's shell would, with few epochs and one seed; return the cells and their names."""
+    shell = ZMQInteractiveShell
+    ipython = ModuleType("IPython")
+    outputs = ModuleType("IPython.display")
     monkeypatch.setattr(ipython, "get_ipython", shell, raising=False)
     monkeypatch.setattr(ipython, "version_info", (9, 0), raising=False)  # matplotlib asks
     monkeypatch.setattr(outputs, "display", lambda *_, **__: Line(), raising=False)
     monkeypatch.setattr(builtins, "get_ipython", shell, raising=False)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", outputs)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     names: dict[str, Any] = {}
     cells = json.loads((EXAMPLES / "own_arrays.ipynb").read_text(encoding="utf-8"))["cells"]
     for number, cell in enumerate(cells):
@@ -47,19 +52,31 @@ def test_the_notebook_ends_with_negatives(tmp_path, monkeypatch):
         if cell["cell_type"] == "code":
             source = "".join(cell["source"]).replace("epochs=10", "epochs=1")
             exec(source.replace("seeds=3", 'seeds=1, lr="fixed", report=False'), names)
+    return cells, names
 
-    (bars,) = {number for number, text in Line.drawn if re.search(r"compute cells.*[1-4]/4", text)}
-    assert "negbench.compare" in "".join(cells[bars]["source"])
-    assert Line.drawn[-1][1] == ""  # nothing is left of a bar
-    assert display._line_of.cache_info().misses == len({number for number, _ in Line.drawn})
 
-    view, comparison = names["comparison"]._repr_html_(), names["comparison"]
-    assert [name for name in comparison.table.strategy if f"<td>{name}</td>" not in view] == []
-    assert comparison.answer[0].partition(":")[0] in view
-    pictures = re.findall(r'<img [^>]*src="data:image/svg\+xml;base64,([^"]+)"', view)
-    assert any(b"top-k(k=20)" in base64.b64decode(picture) for picture in pictures)
+def test_the_notebook_ends_with_negatives(tmp_path, monkeypatch, subtests):
+    cells, names = run_notebook(tmp_path, monkeypatch)
 
-    mined, triplets = pd.read_parquet("negatives.parquet"), names["triplets"].query("split == 'train'")
-    assert list(mined.target) == list(triplets.target)
-    assert {len(set(row) - {target}) for row, target in zip(mined.negatives, mined.target, strict=True)} == {5}
-    assert set(mined.negatives.explode()) <= set(names["image_ids"])
+    with subtests.test("a bar is drawn in the cell that compares, and cleared"):
+        (bars,) = {number for number, text in Line.drawn if re.search(r"compute cells.*[1-4]/4", text)}
+        assert "negbench.compare" in "".join(cells[bars]["source"])
+        _, last_text = Line.drawn[-1]
+        assert last_text == ""
+        assert display._line_of.cache_info().misses == len({number for number, _ in Line.drawn})
+
+    with subtests.test("the result's view has its strategies, its answer and a picture"):
+        comparison = names["comparison"]
+        view = comparison._repr_html_()
+        assert [name for name in comparison.table.strategy if f"<td>{name}</td>" not in view] == []
+        assert comparison.answer[0].partition(":")[0] in view
+        pictures = re.findall(r'<img [^>]*src="data:image/svg\+xml;base64,([^"]+)"', view)
+        assert any(b"top-k(k=20)" in base64.b64decode(picture) for picture in pictures)
+
+    with subtests.test("each query has five different negatives, none of them its target"):
+        mined = pd.read_parquet("negatives.parquet")
+        triplets = names["triplets"].query("split == 'train'")
+        assert list(mined.target) == list(triplets.target)
+        distinct = [len(set(row) - {target}) for row, target in zip(mined.negatives, mined.target, strict=True)]
+        assert set(distinct) == {5}
+        assert set(mined.negatives.explode()) <= set(names["image_ids"])
