@@ -34,7 +34,7 @@ from negbench.metrics.preference import cirqrs_at_k
 from negbench.scoring import evaluation
 from negbench.scoring.rankings import first_columns, read_rankings
 from negbench.scoring.stored import Layers, Scores, check_sections, choice_agreement, preferences_of
-from negbench.settings.config import build_config
+from negbench.settings.config import RunConfig, build_config
 from negbench.store.runfolder import RunFolder
 
 _AT_ONCE = 256  # queries scored at once
@@ -179,20 +179,25 @@ def encode_run(
             scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
         with display.stage("evaluate", note=folder.run_id):
             embeddings = evaluation.embed(backbone, scene, scene.val, wordings=True)
-    trained = folder.manifest["dataset"]
-    remarks = train_queries_in(folder, dataset)
-    if config.dataset.name != folder.config.dataset.name:
-        # FashionIQ's own queries, judged otherwise, are not zero-shot for a model of FashionIQ
-        zero_shot = "" if isinstance(dataset, PreferenceFormat) else ": this is zero-shot"
-        remarks += (f"trained on {trained['train']}{zero_shot}",)
-    elif split == "val" and dataset.identity != trained["val"]:
-        remarks += (f"the run itself was scored on {trained['val']}",)
+    remarks = (*train_queries_in(folder, dataset), *_differences_from_run(folder, config, split, dataset))
     if exchanged:
         remarks += (
             f"embeddings of {backbone.identity.weights}: by the encoder of the run's own, or scores mean nothing",
         )
     temperature = float(backbone.bounded_temperature.detach())
     return Encoded(folder.run_id, scene.val, scene, backbone, embeddings, temperature, remarks)
+
+
+def _differences_from_run(folder: RunFolder, config: RunConfig, split: str, dataset: Dataset) -> tuple[str, ...]:
+    """Say which data the run was trained or scored on, where they are others than these."""
+    trained = folder.manifest["dataset"]
+    if config.dataset.name != folder.config.dataset.name:
+        # FashionIQ's own queries, judged otherwise, are not zero-shot for a model of FashionIQ
+        zero_shot = "" if isinstance(dataset, PreferenceFormat) else ": this is zero-shot"
+        return (f"trained on {trained['train']}{zero_shot}",)
+    if split == "val" and dataset.identity != trained["val"]:
+        return (f"the run itself was scored on {trained['val']}",)
+    return ()
 
 
 def train_queries_in(folder: RunFolder, dataset: Dataset) -> tuple[str, ...]:
