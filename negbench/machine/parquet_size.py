@@ -142,9 +142,7 @@ def read_pages(file: BinaryIO, chunk: ColumnChunkMetaData) -> Pages:
     encodings = set[int]()
     while values < chunk.num_values and file.tell() < end:
         header = _Header(file).read_struct()
-        unpacked = header.get(2)
-        packed = header.get(3)
-        numbers = [unpacked, packed]
+        numbers = [header.get(2), header.get(3)]
         for field, encoding in ((5, 2), (8, 4)):  # a page of data of version 1, of version 2; others hold no values
             if isinstance(header.get(field), dict):
                 count = header[field].get(1)
@@ -153,6 +151,8 @@ def read_pages(file: BinaryIO, chunk: ColumnChunkMetaData) -> Pages:
                 values += count if isinstance(count, int) else 0
         if any(not isinstance(number, int) or number < 0 for number in numbers):
             raise PagesError(f"no header of a page at byte {file.tell():,}")
+        unpacked = header[2]
+        packed = header[3]
         total += unpacked
         largest = max(largest, unpacked)
         file.seek(packed, os.SEEK_CUR)
