@@ -62,10 +62,10 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Embed 16 images or queries at a time outside of steps; return the sizes of the blocks that are embedded here."""
     monkeypatch.setattr("negbench.data.scene.batch_size", lambda most, largest: 16)
     embedded: list[int] = []
-    dealt = Team.blocks_of_process
+    blocks_of_process = Team.blocks_of_process
 
     def note_blocks(team: Team, blocks: Any) -> Any:
-        blocks_here = dealt(team, blocks)
+        blocks_here = blocks_of_process(team, blocks)
         embedded.extend(len(block) for block in blocks_here)
         return blocks_here
 
