@@ -114,6 +114,7 @@ class Circo(HasTestServer):
 
 
 def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSet[str], with_concept: bool) -> Query:
+    """Return the query of an entry; raise DataError unless its images are in the gallery."""
     caption = get(entry, "relative_caption", str, where)
     concept = get(entry, "shared_concept", str, where)
     target: str | None = None

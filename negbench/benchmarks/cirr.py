@@ -139,6 +139,7 @@ def card(split: str) -> DatasetCard:
 
 
 def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSet[str]) -> Query:
+    """Return the query of an entry; raise DataError unless its images are in the gallery, and its group is whole."""
     closed = split == "test1" and "target_hard" not in entry
     caption = get(entry, "caption", str, where)
     reference = image_id(get(entry, "reference", str, where), f"{where}: key 'reference'")

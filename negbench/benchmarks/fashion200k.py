@@ -102,7 +102,7 @@ def description(caption: str) -> str:
 
 
 def families(caption: str) -> list[tuple[str, str]]:
-    """(set of the other words, the word taken out) for every word of a caption.
+    """Return (set of the other words, the word taken out) for every word of a caption.
 
     Example:
         >>> families("black a-line a-line")

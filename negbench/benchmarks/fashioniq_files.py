@@ -131,6 +131,7 @@ def _read_category(
 
 
 def _query(entry: Mapping[str, Any], where: str, name: str, category: str, options: FormatOptions) -> Query:
+    """Return the query of an entry."""
     captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
     if len(captions) != 2:
         raise DataError(f"{where}: key 'captions': expected 2 captions, got {short_repr(list(captions))}")
@@ -156,6 +157,7 @@ def _relevance(reader: Reader, split: str) -> dict[str, list[Any]]:
 def _with_relevance(
     queries: list[Query], rows: list[Any], gallery: set[str], where: str, captions: Path
 ) -> list[Query]:
+    """Return the queries with the relevant images of their rows that are in the gallery, the target first."""
     if len(rows) != len(queries):
         raise DataError(f"{where}: {len(rows)} rows in relevance.json for {len(queries)} entries of {captions.name}")
     filled = []

@@ -116,6 +116,7 @@ class HPFashionIQ(PreferenceFormat):
 
 
 def _read(reader: Reader, path: Path) -> list[tuple[Query, Judgement]]:
+    """Return each judgement of the file with its query."""
     pairs: list[tuple[Query, Judgement]] = []
     for participant, question_sets in check_type(reader.json(path), dict, str(path)).items():
         where = f"{path}: {short_repr(participant)}"
@@ -167,12 +168,12 @@ def _rating(value: Mapping[str, Any], where: str) -> int:
 
 
 def _image(value: Any, where: str) -> str:
-    """'/-/image_data/shirt/B000LUIBH8.jpg' -> 'B000LUIBH8'."""
+    """Return 'B000LUIBH8' for '/-/image_data/shirt/B000LUIBH8.jpg'."""
     return image_id(PurePosixPath(check_type(value, str, where)).stem, where)
 
 
 def _restore_signs(sentence: str) -> str:
-    """The sentence as the participants saw it: the file spells out the signs of FashionIQ's captions.
+    """Return the sentence as the participants saw it: the file spells out the signs of FashionIQ's captions.
 
     Example:
         >>> _restore_signs("has long sleevesdotmark  and is black andmark white")

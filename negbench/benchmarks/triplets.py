@@ -250,7 +250,7 @@ def _query(row: TripletRow, split: str, exclude_reference: bool) -> Query:
 
 
 def _galleries(queries: Sequence[Query], added: Sequence[str], *, mined: bool) -> dict[str, list[str]]:
-    """Group -> images that its queries name, in order of appearance, then those of the gallery file."""
+    """Return group -> images that its queries name, in order of appearance, then those of the gallery file."""
     pairs: list[tuple[str, str]] = []
     for query in queries:
         images = [query.reference, str(query.target), *query.relevant]

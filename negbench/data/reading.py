@@ -438,7 +438,7 @@ class StoredFeatures(RowSource):
         return self.held_bytes == self.total_bytes
 
     def __str__(self) -> str:
-        """'1.2 GiB of features: 0.5 GiB held in memory, the others are read ahead by 4 threads'."""
+        """Return '1.2 GiB of features: 0.5 GiB held in memory, the others are read ahead by 4 threads'."""
         where = "the GPU's memory" if self.device.type == "cuda" else "memory"
         if self.in_memory:
             return f"{size(self.total_bytes)} of features: held in {where}"

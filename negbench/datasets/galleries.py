@@ -314,6 +314,7 @@ class Galleries:
         return [f"{count:,} {self.split} queries list their own reference as relevant: it is {effect}"]
 
     def _relevant_columns(self, index: int) -> list[int]:
+        """Return the columns of what answers a query in its gallery, the target first."""
         query = self.queries[index]
         group = int(self.group_index[index])
         images = dict.fromkeys(query.relevant if query.target is None else (query.target, *query.relevant))
@@ -472,6 +473,7 @@ class Galleries:
                     yield Block(rows, columns, local, self._scores(score_block, rows, columns))
 
     def _scores(self, score_block: ScoreBlock, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return a block of scores; raise NegbenchError for another shape, or for a score that is NaN."""
         scores = score_block(rows, columns)
         if scores.shape != (len(rows), len(columns)):
             raise NegbenchError(

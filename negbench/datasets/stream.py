@@ -30,7 +30,7 @@ class Stream:
         self._state = int.from_bytes(digest[:8], "little")
 
     def raw(self) -> int:
-        """The next 64 random bits."""
+        """Return the next 64 random bits."""
         self._state = (self._state + _GAMMA) & _MASK
         bits = self._state
         bits = ((bits ^ (bits >> 30)) * _FIRST) & _MASK
@@ -38,7 +38,7 @@ class Stream:
         return bits ^ (bits >> 31)
 
     def array(self, count: int) -> NDArray[np.uint64]:
-        """[count] uint64: what `count` calls of `raw` return."""
+        """Return [count] uint64: what `count` calls of `raw` return."""
         bits = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GAMMA) + np.uint64(self._state)
         self._state = (self._state + count * _GAMMA) & _MASK
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(_FIRST)
@@ -46,19 +46,19 @@ class Stream:
         return bits ^ (bits >> np.uint64(31))
 
     def below(self, count: int) -> int:
-        """An integer in 0..count-1."""
+        """Return an integer in 0..count-1."""
         return (self.raw() * count) >> 64
 
     def between(self, low: int, high: int) -> int:
-        """An integer in low..high, both included."""
+        """Return an integer in low..high, both included."""
         return low + self.below(high - low + 1)
 
     def chance(self, percent: int) -> bool:
-        """True in `percent` of 100 calls."""
+        """Return True in `percent` of 100 calls."""
         return self.below(100) < percent
 
     def pick(self, items: Sequence[T]) -> T:
-        """One of the items."""
+        """Return one of the items."""
         return items[self.below(len(items))]
 
     def shuffle(self, items: Sequence[T]) -> list[T]:

@@ -473,7 +473,7 @@ def path_below(value: str, where: str, folders: Sequence[Path]) -> PurePosixPath
 
 
 def without_extension(path: PurePath) -> str:
-    """Path without the extension of an image file; any other ending belongs to the name.
+    """Return a path without the extension of an image file; any other ending belongs to the name.
 
     Example:
         >>> without_extension(PurePosixPath("women/dresses/51_0.jpeg")), without_extension(PurePosixPath("a/v1.2"))

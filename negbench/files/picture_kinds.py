@@ -111,6 +111,7 @@ def picture_kinds(files: Iterable[Path]) -> dict[Path, tuple[str, ...]]:
 
 
 def _kinds(path: Path) -> tuple[str, ...]:
+    """Return the kinds of special pictures that a file is; () for one that cannot be read."""
     try:
         with open_file(path) as file, open_picture(path, file) as image:
             holds = {

@@ -144,6 +144,7 @@ def names_of(values: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def _parquet(content: bytes, path: Path) -> list[FileRow]:
+    """Return the rows of a .parquet, given its bytes."""
     import pyarrow
 
     try:

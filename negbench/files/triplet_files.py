@@ -325,10 +325,12 @@ class _Form:
         return value
 
     def _optional(self, row: FileRow, column: str) -> str | None:
+        """Return the text of a column; None if it has none."""
         value = self._value(row, column)
         return None if value is None else _string(value, row.place(column))
 
     def _texts(self, row: FileRow, column: str = "text") -> tuple[str, ...]:
+        """Return the texts in a column: one, or those of a list."""
         value = self._value(row, column)
         place = row.place(column)
         if value in (None, "", []):
@@ -339,6 +341,7 @@ class _Form:
         return (_string(value, place),)
 
     def _images(self, row: FileRow, column: str) -> tuple[str, ...]:
+        """Return the images in a column: one, or those of a list."""
         value = unwritten(self._value(row, column))
         if value is None:
             return ()

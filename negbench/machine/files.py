@@ -70,6 +70,7 @@ def without_folders(text: str, *, prose: bool = False) -> str:
 
 
 def _file_name(text: str) -> str:
+    """Return the name of a file for a path, and any other text as it is."""
     path = Path(text.strip())
     if "/" not in text or text.startswith("//") or not path.name:  # the rest of a URL
         return text
@@ -275,6 +276,7 @@ def delete(path: Path) -> None:
 
 
 def _add_line(sums: Path, line: str) -> None:
+    """Append a line to a folder's sums, behind a last line that a kill may have cut off."""
     check_regular(sums)
     with sums.open("rb+") as file, _hold_lock(file, sums, fcntl.LOCK_EX):
         end = file.seek(0, os.SEEK_END)
@@ -549,6 +551,7 @@ def _hold_lock(file: IO[Any], path: Path, way: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hold_softly(path: Path, *, wait: bool) -> Iterator[None]:
+    """Hold PATH.soft in this block; errors as in `_hold_lock`."""
     import filelock  # comes with torch
 
     lock = filelock.SoftFileLock(f"{path}.soft")

@@ -66,6 +66,7 @@ def _address_space() -> int | None:
 
 
 def _left_of_address_space() -> Iterator[int]:
+    """Yield what is left of the limit on the address space; nothing if there is none."""
     limit = _address_space()
     if limit is None:
         return

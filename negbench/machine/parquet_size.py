@@ -184,6 +184,7 @@ class _Header:
             fields[number] = kind == 1 if kind in (1, 2) else self._read(kind, depth)
 
     def _read(self, kind: int, depth: int) -> Any:
+        """Read, or skip, a value of one of the kinds of the protocol."""
         if kind in (1, 2, 3):  # of a list: a truth value, a byte
             return self._byte()
         if kind in (4, 5, 6):

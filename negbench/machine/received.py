@@ -250,6 +250,7 @@ def npz_arrays(path: Path) -> np.lib.npyio.NpzFile:
 
 
 def _check_entry(pack: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> None:
+    """Compare the header of an array in a .npz with its length."""
     with pack.open(entry) as packed:
         begin = packed.read(64 * 1024)
     array = io.BytesIO(begin)
@@ -417,6 +418,7 @@ def _check_pickle(path: Path, file: Any) -> None:
 
 
 def _tensor_bytes(value: Any) -> Iterator[int]:
+    """Yield the bytes of each tensor in a value, and in what it holds."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -35,7 +35,7 @@ class Need:
         return math.prod(count for count, _ in self.factors)
 
     def __str__(self) -> str:
-        """'drawn negatives: 48 queries x 1,000 draws x 8 bytes = 1 MiB'."""
+        """Return 'drawn negatives: 48 queries x 1,000 draws x 8 bytes = 1 MiB'."""
         product = " x ".join(f"{count:,} {unit}" for count, unit in self.factors)
         return f"{self.what}: {product} = {size(self.bytes)}"
 

@@ -47,6 +47,7 @@ def _versions() -> Iterator[tuple[str, bool]]:
 
 
 def _devices() -> Iterator[tuple[str, bool]]:
+    """Report the cores and threads, and each GPU with its free memory."""
     about = "options of `negbench run` here, such as --backbone blip2, tell what that run takes"
     threads = os.environ.get("OMP_NUM_THREADS")
     limit = f", OMP_NUM_THREADS={threads}" if threads else ""

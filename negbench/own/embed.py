@@ -230,6 +230,7 @@ class _LoadedEncoder:
         return torch.cat(parts)
 
     def _check_returned(self, returned: Any, method: str, names: Sequence[str]) -> Tensor:
+        """Return what an encoder returned as float32 on the CPU; raise unless it is a row of numbers for each name."""
         shapes = "[n, C]"
         dimensions = [2]
         if method == "encode_image":

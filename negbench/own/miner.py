@@ -163,6 +163,7 @@ class Miner:
         relevant: Rows | None,
         exclude_relevant: bool,
     ) -> MiningTask:
+        """Return the task of mining one refresh, its arguments checked."""
         images = self._embeddings("image_embeddings", images)
         queries = self._embeddings("query_embeddings", queries).to(images.device)
         images = images[:, None] if images.ndim == 2 else images

@@ -163,6 +163,7 @@ class _Listed:
         return torch.cat(parts)
 
     def _worst(self, row: int) -> Tensor:
+        """Return [N] scores of a query in which what it does not list comes last."""
         line = torch.full((len(self.dataset.images),), _UNLISTED / 2)
         if self.within_subset:
             line = -line
@@ -174,6 +175,7 @@ class _Listed:
         return line
 
     def _best(self, row: int) -> Tensor:
+        """Return [N] scores of a query in which the target comes first of what it does not list."""
         line = torch.full((len(self.dataset.images),), _UNLISTED)
         line[self._right(row)] = _UNLISTED / 2
         line[self.dataset.target_columns[row]] = _UNLISTED / 4
@@ -185,14 +187,15 @@ class _Listed:
 
 
 def _look_up(dataset: Dataset, rankings: Mapping[str, Ranking]) -> _Listed:
-    checked = _check_queries(dataset, rankings)
+    """Return rankings as scores of columns; raise NegbenchError for an image outside the gallery, or listed twice."""
+    ranking_of = _check_queries(dataset, rankings)
     galleries = {name: frozenset(columns.tolist()) for name, columns in dataset.groups.items()}
     names = Spellings(dataset.all_images)
-    columns_of = list[Tensor]()
-    scores_of = list[Tensor]()
+    all_columns: list[Tensor] = []
+    all_scores: list[Tensor] = []
     for query in dataset.queries:
-        listed: dict[int, float] = {}
-        for entry, score in _entries(query, checked[query.id]).items():
+        score_of_column: dict[int, float] = {}
+        for entry, score in _entries(query, ranking_of[query.id]).items():
             image = names.find(entry)
             if dataset.card.exclude_reference and image == query.reference:
                 continue
@@ -203,14 +206,14 @@ def _look_up(dataset: Dataset, rankings: Mapping[str, Ranking]) -> _Listed:
                     f"'{query.group}' of {dataset.card.name} {dataset.split}, whose ids are like "
                     f"{short_repr(dataset.images[int(dataset.groups[query.group][0])])}"
                 )
-            if column in listed:
+            if column in score_of_column:
                 raise NegbenchError(
                     f"the ranking of query {short_repr(query.id)}: image {short_repr(image)} occurs twice"
                 )
-            listed[column] = score
-        columns_of.append(torch.tensor(list(listed), dtype=torch.int64))
-        scores_of.append(torch.tensor(list(listed.values()), dtype=torch.float32))
-    return _Listed(dataset, columns_of, scores_of, rankings.get("metric") == _SUBSET)
+            score_of_column[column] = score
+        all_columns.append(torch.tensor(list(score_of_column), dtype=torch.int64))
+        all_scores.append(torch.tensor(list(score_of_column.values()), dtype=torch.float32))
+    return _Listed(dataset, all_columns, all_scores, rankings.get("metric") == _SUBSET)
 
 
 def _check_queries(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ranking]:
@@ -261,14 +264,14 @@ def _entries(query: Query, ranking: Ranking) -> dict[str, float]:
         raise NegbenchError(
             f"{where}: expected a list of image ids, best first, or a score for each id, got {short_repr(ranking)}"
         )
-    listed: dict[str, float] = {}
+    score_of_image: dict[str, float] = {}
     for entry in ranking:
         if isinstance(entry, bool) or not isinstance(entry, str | int):
             raise NegbenchError(f"{where}: expected image ids, got {short_repr(entry)}")
-        if str(entry) in listed:
+        if str(entry) in score_of_image:
             raise NegbenchError(f"{where}: image {short_repr(str(entry))} occurs twice")
-        listed[str(entry)] = -float(len(listed))
-    return listed
+        score_of_image[str(entry)] = -float(len(score_of_image))
+    return score_of_image
 
 
 def read_trec(path: Path) -> dict[str, dict[str, float]]:

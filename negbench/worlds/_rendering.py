@@ -200,7 +200,7 @@ _LINING, _BASE, _MARK, _ACCENT, _OUTLINE, _FLAP, _SEAM = range(257, 264)  # 0..2
 
 
 def _palette(attributes: Attributes, nuisance: Nuisance) -> _Ints:
-    """[264, 3] colours of the paints."""
+    """Return the [264, 3] colours of the paints."""
     first, second = (np.array(c, np.int32) for c in nuisance.backdrop_colours)
     backdrop = first + ((second - first) * np.arange(257, dtype=np.int32)[:, None] >> 8)
     base = np.array(FIXED.colours[attributes.colour], np.int32)
@@ -223,7 +223,7 @@ def _palette(attributes: Attributes, nuisance: Nuisance) -> _Ints:
 
 
 def _backdrop(nuisance: Nuisance) -> _Paints:
-    """[grid, grid] paints of the background."""
+    """Return the [grid, grid] paints of the background."""
     grid = FIXED.grid
     axis = np.arange(grid, dtype=np.int32)
     x = axis[None, :]
@@ -244,7 +244,7 @@ def _backdrop(nuisance: Nuisance) -> _Paints:
 
 
 def _pattern(attributes: Attributes, nuisance: Nuisance, u: _Ints, v: _Ints, on_sleeve: _Mask) -> _Paints:
-    """[grid, grid] paints of the cloth, as if it covered the whole picture."""
+    """Return the [grid, grid] paints of the cloth, as if it covered the whole picture."""
     cloth = np.full((FIXED.grid, FIXED.grid), _BASE, np.int16)
     period = nuisance.period
     half = nuisance.period // 2

@@ -373,6 +373,7 @@ def _possible_asks(world: EmojiWorld, members: Sequence[Emoji], options: Picture
 
 
 def _query(world: EmojiWorld, ask: Ask, split: str, options: PictureChoice) -> Query:
+    """Return the query of an ask, on train with descriptions of reference and target."""
     reference = world.images[ask.shown][ask.artist]
     target = world.images[ask.wanted][ask.target]
     key = f"{options.seed} {reference} {ask.wanted}"
