@@ -72,7 +72,7 @@ class Icir(Dataset):
         galleries: dict[str, dict[str, set[str]]] = {}
         for _, image, text, instance in _rows(reader, f"{home}database_files.csv", texts_needed=False):
             galleries.setdefault(instance, {}).setdefault(image, set()).add(text)
-        queries = list[Query]()
+        queries: list[Query] = []
         for where, image, text, instance in _rows(reader, f"{home}query_files.csv", texts_needed=True):
             right = tuple(name for name, texts in galleries.get(instance, {}).items() if text in texts)
             if not right:
@@ -145,8 +145,8 @@ def _id(path: PurePath) -> str:
 
 def _pictures_in(tar: Path) -> Iterator[tuple[str, Path]]:
     """Yield id and place of every picture in a shard; KEY.json beside KEY.jpg says in `img_path` which it is."""
-    pictures = dict[str, Path]()
-    names = dict[str, str]()
+    pictures: dict[str, Path] = {}
+    names: dict[str, str] = {}
     try:
         check_regular(tar)
         with tarfile.open(tar, "r:") as archive:

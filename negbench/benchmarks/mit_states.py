@@ -140,7 +140,7 @@ LANGUAGE = Language(_families, modification, "{}.".format)
 def _test_queries(labels: Labels) -> list[Query]:
     """Pair every image with every other state of its noun; the first image of that class is the target."""
     states = group_pairs((caption.split()[1], caption) for caption in labels.of_class)
-    queries = list[Query]()
+    queries: list[Query] = []
     for image, before in zip(labels.images, labels.captions, strict=True):
         _, noun = before.split()
         for after in states[noun]:

@@ -64,7 +64,7 @@ _MOST_UNREADABLE = 100
 def store_of(backbone: Backbone, *, root: Path | None = None) -> "FeatureStore":
     """Open the store of a backbone's features; measure [L, C] and the batch on blank images. See `FeatureStore`."""
     blank = backbone.transform(Image.new("RGB", (32, 32))).to(_device_of(backbone))
-    shapes = list[torch.Size]()
+    shapes: list[torch.Size] = []
 
     def encode(count: int) -> None:
         shapes.append(backbone.image_features(blank.expand(count, *blank.shape).contiguous()).shape)

@@ -129,7 +129,7 @@ class RowSource(ABC):
 
     def _gather(self, index: Tensor, in_memory: Tensor) -> Tensor:
         """Put together what is held, what is read ahead, and what is read now."""
-        parts = list[tuple[Tensor, Tensor]]()  # which images, [n] bool, and their values
+        parts: list[tuple[Tensor, Tensor]] = []  # which images, [n] bool, and their values
         lacking = ~in_memory
         if bool(in_memory.any()):
             parts.append((in_memory, self._rows_in_memory(index[in_memory])))

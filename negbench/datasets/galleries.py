@@ -378,8 +378,8 @@ class Galleries:
         Raises:
             NegbenchError: a block of the wrong shape, or a score that is NaN.
         """
-        blocks = list[Tensor]()
-        parts = list[QueryRanks]()
+        blocks: list[Tensor] = []
+        parts: list[QueryRanks] = []
         for score_rows in self._blocks(score_block, block):
             blocks.append(score_rows.rows)
             parts.append(self._rank_block(score_rows))
@@ -423,7 +423,7 @@ class Galleries:
         """
         if not self.kinds:
             return ranks
-        values = dict[str, Tensor]()
+        values: dict[str, Tensor] = {}
         for rows, columns, local, scores in self._blocks(score_block, block):
             kinds = self.kind_table(rows, columns)
             allowed = self._without_references(rows, local, len(columns))

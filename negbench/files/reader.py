@@ -64,8 +64,8 @@ def list_files(root: Path) -> list[Path]:
     Raises:
         DataError: a folder that cannot be read.
     """
-    paths = list[str]()
-    entered = set[tuple[int, int]]()
+    paths: list[str] = []
+    entered: set[tuple[int, int]] = set()
 
     def fail(error: OSError) -> NoReturn:
         raise DataError(f"folder {error.filename} cannot be read: {error.strerror or error}") from error

@@ -304,7 +304,7 @@ class _Form:
 
     def _wrong(self, row: FileRow, right: Set[str]) -> tuple[tuple[str, str], ...]:
         """Return judged negatives, each with one kind: that of the column which names one."""
-        kinds = dict[str, str]()
+        kinds: dict[str, str] = {}
         for column, kind in JUDGED.items():
             for image in self._images(row, column):
                 before = "relevant" if image in right else kinds.get(image, "unspecified")
@@ -408,7 +408,7 @@ def _image(value: str, where: str, folders: Sequence[Path]) -> str:
 
 def _check_separators(rows: Sequence[TripletRow]) -> None:
     """Raise DataError for an entry that is several known images with a separator between, ';' but in lists of cells."""
-    names = set[str]()
+    names: set[str] = set()
     for row in rows:
         names.update(name for name in row.images("target") if not re.search(r"[|,;\t]", name))
 

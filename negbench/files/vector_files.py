@@ -128,7 +128,7 @@ def as_floats(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
 
 
 def _check_once(names: Sequence[str], path: Path, what: str) -> None:
-    first = dict[str, int]()
+    first: dict[str, int] = {}
     for row, name in enumerate(names, start=1):
         if first.setdefault(name, row) != row:
             raise DataError(f"{path}: {what} {short_repr(name)} occurs twice (rows {first[name]} and {row}): keep one")
@@ -224,7 +224,7 @@ def numbered_columns(dtypes: Mapping[str, Any]) -> list[str]:
     Returns:
         None of them unless the numbers run from 0 or 1 without a gap, and all are numeric.
     """
-    stems = dict[str, dict[int, str]]()
+    stems: dict[str, dict[int, str]] = {}
     for name, dtype in dtypes.items():
         match = re.fullmatch(r"(?P<stem>.*?)(?P<number>\d+)", str(name))
         if match is not None and np.dtype(dtype).kind in "fiub":

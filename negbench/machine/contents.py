@@ -48,7 +48,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         image, path = absent[0]
         raise DataError(f"{len(absent)} of {len(images)} images have no file, the first: '{image}' at {path}")
     now = time.time_ns()
-    fresh = dict[str, Stamped]()
+    fresh: dict[str, Stamped] = {}
     with ThreadPoolExecutor(8) as pool:
         hashes = pool.map(_file_sha256, (name for _, name, _ in unread))
         for (image, name, stamp_now), value in zip(unread, hashes, strict=True):

@@ -308,8 +308,8 @@ def _mismatch(name: str, digest: str, lines: Sequence[str]) -> str | None:
 
 def flaws_in(folder: Path) -> DamagedFiles:
     """Compare each file that a sealed folder lists with its hash; the folder is listed and each file opened once."""
-    missing = list[str]()
-    damaged = list[str]()
+    missing: list[str] = []
+    damaged: list[str] = []
     lines = _lines_of_sums(folder) or []
     with os.scandir(folder) as entries:
         present = {entry.name: entry for entry in entries if entry.is_file()}

@@ -60,7 +60,7 @@ def unpacked_size(open_file: Callable[[], Any], file: ParquetFile, columns: Sequ
     Raises:
         PagesError: what should be a page is none.
     """
-    lengths_wanted = list[str]()
+    lengths_wanted: list[str] = []
     batch = ROWS
     with open_file() as source:
         for place in range(file.metadata.num_columns):
@@ -139,7 +139,7 @@ def read_pages(file: BinaryIO, chunk: ColumnChunkMetaData) -> Pages:
     file.seek(start)
     end = start + chunk.total_compressed_size
     values = total = largest = 0
-    encodings = set[int]()
+    encodings: set[int] = set()
     while values < chunk.num_values and file.tell() < end:
         header = _Header(file).read_struct()
         numbers = [header.get(2), header.get(3)]

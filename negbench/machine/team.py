@@ -118,7 +118,7 @@ class Team:
 
 def _buckets(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
     """Group gradients of one type that stand in a row, up to a size."""
-    buckets = list[list[Tensor]]()
+    buckets: list[list[Tensor]] = []
     filled = 0
     for gradient in gradients:
         if not buckets or filled + gradient.numel() > _BUCKET or buckets[-1][0].dtype != gradient.dtype:

@@ -72,7 +72,7 @@ def _run(options: Doctor) -> Iterator[tuple[str, bool]]:
     from negbench.loop.runs import DATA, plan_run
     from negbench.systems.system import config_of
 
-    remarks = list[str]()
+    remarks: list[str] = []
     with DATA.lenient() as lacking:
         config = plan_run(config_of(options, remarks.append), DATA).config
         lines = forecast_lines(config, DATA)

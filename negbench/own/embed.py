@@ -215,7 +215,7 @@ class _LoadedEncoder:
         Raises:
             NegbenchError: the encoder returns anything else; the message names the first image or text.
         """
-        parts = list[Tensor]()
+        parts: list[Tensor] = []
         for names, inputs in batches:
             with self.blame():
                 returned = getattr(self.encoder, method)(inputs)

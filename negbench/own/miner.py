@@ -242,7 +242,7 @@ def _check_columns(
         return None
     if len(rows) != count:
         raise OptionError(f"{name} must have a row for each of the {count} queries, got {len(rows)}")
-    lists = list[list[int]]()
+    lists: list[list[int]] = []
     for query, row in enumerate(rows):
         values = np.asarray(row.cpu() if isinstance(row, Tensor) else row)
         if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):

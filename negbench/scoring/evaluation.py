@@ -41,7 +41,7 @@ def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: i
     distinct, place = rows.unique(return_inverse=True)
     if len(distinct) < len(rows):
         return embed_candidates(backbone, scene, distinct, batch)[place.to(backbone.device)]
-    tables = dict[str, Tensor]()
+    tables: dict[str, Tensor] = {}
     blocks = _blocks(scene, len(rows), batch or _images_at_once(backbone, scene, rows), "candidates", rows, batch)
     with backbone.evaluating():
         for block, features in scene.blocks(backbone, rows, blocks.local):
@@ -67,7 +67,7 @@ def embed_queries(backbone: Backbone, scene: Features, split: Split, tokens: Tok
 
 def _by_query(backbone: Backbone, scene: Features, references: Tensor, texts: Tokens) -> Tensor:
     """Compose queries from stored features of their references, in the queries' order."""
-    tables = dict[str, Tensor]()
+    tables: dict[str, Tensor] = {}
     device = backbone.device
     count = len(references)
     at_once = _queries_at_once(backbone, scene, references, texts)
@@ -150,8 +150,8 @@ def _by_picture(
     pictures = torch.cat([images, references]).unique()
     place = torch.searchsorted(pictures, references)  # of each query's reference among the pictures
     by_place = place.argsort(stable=True)
-    tables = dict[str, Tensor]()
-    queries = dict[str, Tensor]()
+    tables: dict[str, Tensor] = {}
+    queries: dict[str, Tensor] = {}
     at_once = _queries_at_once(backbone, scene, references, texts[0])
     sent = (references, images, [dict(text) for text in texts])
     blocks = _blocks(scene, len(pictures), _images_at_once(backbone, scene, pictures), "pictures", *sent)
@@ -275,7 +275,7 @@ def _texts_at_once(backbone: Backbone, scene: Features, split: Split) -> int:
 
 def block_scorer(queries: Tensor, candidates: Tensor) -> ScoreBlock:
     """Return a function that scores blocks of [Q, D] queries and [N, T, D] candidates, for `Dataset.rank` and `top`."""
-    last = list[tuple[Tensor, Corpus]]()  # of a gallery, for all its blocks
+    last: list[tuple[Tensor, Corpus]] = []  # of a gallery, for all its blocks
 
     def score_block(rows: Tensor, columns: Tensor) -> Tensor:
         if not last or not torch.equal(last[0][0], columns):
