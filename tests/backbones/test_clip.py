@@ -312,7 +312,10 @@ def test_frozen_encoders_have_nothing_to_compute_again():
 @pytest.mark.parametrize("frozen", [True, False])
 def test_projections_learn_at_the_full_rate_and_the_encoders_at_gamma(frozen):
     clip = toy(projection=16, frozen=frozen)
-    rates = {id(p): group["lr"] for group in clip.parameter_groups(1e-4, 0.01) for p in group["params"]}
+    rates = {}
+    for group in clip.parameter_groups(1e-4, 0.01):
+        for parameter in group["params"]:
+            rates[id(parameter)] = group["lr"]
     for part in (clip.project_image, clip.project_text, clip.fusion):
         assert {rates[id(p)] for p in part.parameters()} == {1e-4}, type(part).__name__
     encoder = [rates[id(p)] for p in clip.clip.visual.parameters() if p.requires_grad]

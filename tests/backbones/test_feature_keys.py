@@ -18,10 +18,14 @@ from negbench.plugins.registry import option_defaults, registry
 from negbench.settings.config import build_config
 
 TOY: dict[str, Any] = {"init": "random", "size": "toy"}
-PICTURES = [
-    Image.fromarray(np.random.default_rng(n).integers(256, size=(4, 4, 3), dtype=np.uint8)).resize(size, 0)
-    for n, size in enumerate([(90, 40), (40, 50)])
-]
+
+
+def noise(seed: int, size: tuple[int, int]) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(256, size=(4, 4, 3), dtype=np.uint8)
+    return Image.fromarray(pixels).resize(size, Image.Resampling.NEAREST)
+
+
+PICTURES = [noise(0, (90, 40)), noise(1, (40, 50))]
 IDS = ("dress-train-0-a31203-00001", "dress-train-0-012012-00001")
 BLIP: dict[str, list[Any]] = {
     "config": [{"vit_heads": 4}, {"vit_layers": 1}, {"max_txt_len": 20}],

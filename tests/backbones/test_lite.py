@@ -60,7 +60,10 @@ def test_texts_are_sums_of_words_and_of_pairs(small):
 def test_the_network_trains_at_a_share_of_the_rate():
     model = build(Lite, dim=16, hidden=8, gamma=0.1).train()
     assert not model.frozen_images
-    rates = {id(p): group["lr"] for group in model.parameter_groups(1.0, 0.0) for p in group["params"]}
+    rates = {}
+    for group in model.parameter_groups(1.0, 0.0):
+        for parameter in group["params"]:
+            rates[id(parameter)] = group["lr"]
     assert {rates[id(p)] for p in model.tower.parameters()} == {0.1}
     assert rates[id(model.image_projection.weight)] == 1.0
     pixels = torch.rand(2, 3, lite.SIZE, lite.SIZE, generator=torch.Generator().manual_seed(0))

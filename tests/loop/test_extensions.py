@@ -191,8 +191,11 @@ def test_queues_and_orders_are_resumed_to_the_bit(name, plain, vector_sets, tmp_
 def mix_by_hand(query: Tensor, images: Tensor, seed: int) -> list[Tensor]:
     """Return the four mixtures of two hard images each, and the two of the query with an image, before their norm."""
     numbers = uniform(torch.tensor(seed), torch.arange(4 * 3 + 2 * 2)).tolist()
-    firsts, seconds, shares = numbers[:4], numbers[4:8], numbers[8:12]
-    query_shares, partners = numbers[12:14], numbers[14:]
+    firsts = numbers[:4]
+    seconds = numbers[4:8]
+    shares = numbers[8:12]
+    query_shares = numbers[12:14]
+    partners = numbers[14:]
 
     def image(number: float) -> Tensor:
         return images[int(number * len(images))]

@@ -79,10 +79,9 @@ ROWS: list[tuple[str | None, str, str | None, float, float]] = [
 
 def dataset(rows: Sequence[tuple[str | None, str, str | None, float, float]] = ROWS) -> Triplets:
     images, groups = columns_of({"all": [f"t{n}" for n in range(len(rows))]})
-    queries = [
-        Query(f"q{n}", f"r{n}", text, f"t{n}", "all", reference_text=first, target_text=last)
-        for n, (first, text, last, _, _) in enumerate(rows)
-    ]
+    queries = []
+    for n, (first, text, last, _, _) in enumerate(rows):
+        queries.append(Query(f"q{n}", f"r{n}", text, f"t{n}", "all", reference_text=first, target_text=last))
     card = DatasetCard(
         name="toy", protocol="plain", gallery="all", exclude_reference=False, text_template="as is", metrics=("r",),
         main="r",

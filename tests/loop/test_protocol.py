@@ -103,7 +103,9 @@ class Tape:
 
     def stepped(self, parts: TrainingParts, state: State, batch: Batch) -> None:
         groups = parts.optimizer.param_groups
-        gradients = [p.grad.flatten() for group in groups for p in group["params"] if p.grad is not None]
+        gradients = []
+        for group in groups:
+            gradients += [parameter.grad.flatten() for parameter in group["params"] if parameter.grad is not None]
         norm = float(torch.cat(gradients).norm())
         seed = torch.initial_seed()
         self.steps.append(Step(batch.rows, batch.negatives, batch.tokens, groups[0]["lr"], norm, seed, *LOSSES[-1]))
@@ -489,7 +491,8 @@ def test_the_epoch_is_chosen_where_the_run_says(subtests, vector_sets, tmp_path)
                 assert other.index(max(other)) != best  # otherwise this run could not tell dev from val
                 assert [name for name in curve[0] if "dev/" in name]
             else:
-                assert [name for point in curve for name in point if "dev/" in name] == []
+                names = set().union(*curve)
+                assert [name for name in names if "dev/" in name] == []
     assert reported["dev"] != reported["last"]
 
 
@@ -512,15 +515,19 @@ def test_dev_is_taken_from_train(vector_sets, tmp_path):
     assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
     assert len(dev.queries) == pytest.approx(12, abs=2)
     tape, _ = record_run(config, tmp_path)
-    assert sorted(row for step in tape.epochs(3)[0] for row in step.rows.tolist()) == list(range(len(train.queries)))
+    first, *_ = tape.epochs(3)
+    rows = torch.cat([step.rows for step in first])
+    assert sorted(rows.tolist()) == list(range(len(train.queries)))
 
 
 # --- streams of the seed ---------------------------------------------------------------------------------------------
 
 
 def test_purposes_have_streams_of_their_own(story):
-    purposes = ("batches", "draws", "dropout")
-    assert len({stream(seed, purpose).initial_seed() for seed in range(3) for purpose in purposes}) == 9
+    seeds = set()
+    for seed, purpose in itertools.product(range(3), ("batches", "draws", "dropout")):
+        seeds.add(stream(seed, purpose).initial_seed())
+    assert len(seeds) == 9
     assert {step.random for step in story.tape.steps} == {stream(3, "dropout").initial_seed()}
     expected = stream(3, "draws")
     for refresh in story.tape.refreshes:

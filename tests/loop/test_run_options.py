@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -132,13 +133,22 @@ def test_a_bound_is_the_run_s_own(vector_sets):
         assert float(opened.backbone.bounded_temperature.detach()) == pytest.approx(expected), least
 
 
+def rates_of(groups: list[dict[str, Any]]) -> dict[int, float]:
+    """Return each parameter's learning rate."""
+    rates = {}
+    for group in groups:
+        for parameter in group["params"]:
+            rates[id(parameter)] = group["lr"]
+    return rates
+
+
 def test_only_the_temperature_gets_its_own_rate(toy_sets):
     backbone = untrained(resolve(config_of("qure", toy_sets))).backbone
     before = backbone.parameter_groups(0.5, 0.1)
     after = with_temperature_rate(before, backbone.temperature, 10.0)
-    rates = {id(parameter): group["lr"] for group in before for parameter in group["params"]}
+    rates = rates_of(before)
     rates[id(backbone.log_temperature)] = 5.0
-    assert {id(parameter): group["lr"] for group in after for parameter in group["params"]} == rates
+    assert rates_of(after) == rates
     assert sum(len(group["params"]) for group in after) == len(rates)
     assert with_temperature_rate(before, backbone.temperature, 1.0) == before
 

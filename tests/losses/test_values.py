@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -82,7 +83,7 @@ ROWS: list[tuple[Row, tuple[Loss, ...]]] = [
     (bradley_terry, (BradleyTerry(),)),
     (info_nce, (InfoNCE(), InfoNCE(hardness=3.0))),
     (hcl, (HCL(), HCL(beta=0.0), HCL(tau_plus=0.0, beta=2.0), HCL(tau_plus=0.3))),
-    (hn_nce, tuple(HnNCE(alpha=alpha, beta=beta) for alpha in (0.5, 1.0) for beta in (0.0, 0.5, 2.0))),
+    (hn_nce, tuple(HnNCE(alpha=alpha, beta=beta) for alpha, beta in product((0.5, 1.0), (0.0, 0.5, 2.0)))),
     (one_label, (GuideKL(),)),
     (one_label, (MultiPositive(),)),
     (multi_similarity, (MultiSimilarity(), MultiSimilarity(alpha=1, beta=10, base=-0.25))),
@@ -91,9 +92,9 @@ ROWS: list[tuple[Row, tuple[Loss, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("row", "loss"), [(row, loss) for row, losses in ROWS for loss in losses], ids=str)
-def test_a_value_is_the_mean_over_rows_that_have_a_negative(row, loss):
-    for seed in range(10):
+@pytest.mark.parametrize(("row", "losses"), ROWS, ids=lambda value: getattr(value, "__name__", None))
+def test_a_value_is_the_mean_over_rows_that_have_a_negative(row, losses):
+    for loss, seed in product(losses, range(10)):
         toy = toy_scores(seed=seed)
         mask = toy.mask.clone()
         mask[seed % 5] = False
@@ -102,7 +103,7 @@ def test_a_value_is_the_mean_over_rows_that_have_a_negative(row, loss):
             if m.any():
                 want.append(row(loss, float(p), n[m].tolist(), w[m].tolist()))
         value = loss(toy.positive, toy.negatives, mask, toy.weights, temperature=TAU)
-        assert value.item() == pytest.approx(sum(want) / len(want), rel=1e-12), f"seed {seed}"
+        assert value.item() == pytest.approx(sum(want) / len(want), rel=1e-12), f"{loss}, seed {seed}"
 
 
 def test_every_loss_is_tested():

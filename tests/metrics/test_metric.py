@@ -105,18 +105,19 @@ def test_means_against_loops(subtests):
             ranks = QueryRanks(tuple(map(str, range(90))), group, rank, torch.full((90,), 60), relevant)
             means = []
             for name in "abc":
-                found = [
-                    target <= 10 for target, of_query in zip(rank.tolist(), group, strict=True) if of_query == name
-                ]
-                means.append(sum(found) / len(found))
+                ranks_of_group = [target for target, other in zip(rank.tolist(), group, strict=True) if other == name]
+                means.append(sum(target <= 10 for target in ranks_of_group) / len(ranks_of_group))
                 assert Metric((hits(10),), group=name).mean(ranks) == pytest.approx(means[-1]), name
             macro = Metric((hits(10),), over="groups")
             assert macro.mean(ranks) == pytest.approx(sum(means) / 3)
             assert macro.of(ranks).mean == pytest.approx(sum(means) / 3)
-            found = []
+            answers = 0
+            found = 0
             for row, target in enumerate(rank.tolist()):
-                found += [target <= 10] * len(relevant.row(row))
-            assert Metric((by_answers(hits(10)),)).mean(ranks) == pytest.approx(sum(found) / len(found))
+                answers += len(relevant.row(row))
+                if target <= 10:
+                    found += len(relevant.row(row))
+            assert Metric((by_answers(hits(10)),)).mean(ranks) == pytest.approx(found / answers)
             values = Metric((precision(5), hits(1))).of(ranks).values
             precisions = Metric((precision(5),)).of(ranks).values
             first_hits = Metric((hits(1),)).of(ranks).values

@@ -42,9 +42,14 @@ def joined_lists(separator: str = ";") -> pd.DataFrame:
     return pd.DataFrame(ROWS).assign(negatives=[separator.join(names) for names in LISTS])
 
 
+def rows_with_lists(column: str) -> list[dict[str, Any]]:
+    """Return the triplets with their negatives in a column of this name."""
+    return [{**row, column: names} for row, names in zip(ROWS, LISTS, strict=True)]
+
+
 FORMS: dict[str, tuple[str, Any, str]] = {
-    "lists": ("a.json", [{**row, "negatives": names} for row, names in zip(ROWS, LISTS, strict=True)], ""),
-    "another name": ("a.json", [{**r, "hns": names} for r, names in zip(ROWS, LISTS, strict=True)], "negatives=hns"),
+    "lists": ("a.json", rows_with_lists("negatives"), ""),
+    "another name": ("a.json", rows_with_lists("hns"), "negatives=hns"),
     "cells": ("a.csv", joined_lists(), ""),
     "lists as texts": ("a.csv", pd.DataFrame(ROWS).assign(negatives=[str(names) for names in LISTS]), ""),
 }
@@ -56,7 +61,7 @@ def test_a_column_lists_negatives(tmp_path, form):
     data = load(tmp_path / name, rows, columns)
     assert pools(data) == [set(names) for names in LISTS]
     assert set(data.images) == {*IMAGES}
-    assert not any("unused" in remark for remark in data.remarks)
+    assert [remark for remark in data.remarks if "unused" in remark] == []
 
 
 def test_listed_images_join_the_galleries_of_train_only(tmp_path):

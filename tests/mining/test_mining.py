@@ -161,6 +161,7 @@ def loop_query(task: MiningTask, i: int, rule: Callable[..., set[int]], oracle: 
             code = 2
     places = sorted(by_rank.index(j) for j in pool)
     last = max(len(by_rank) - 1, 1)
+    scores_outside = {score[j] for j in allowed if j not in pool}
     return {
         "pool": pool,
         "score": score,
@@ -174,7 +175,7 @@ def loop_query(task: MiningTask, i: int, rule: Callable[..., set[int]], oracle: 
         "positive": score[target],
         "relevant": relevant,
         "allowed": allowed,
-        "cut_tie": any(score[j] == score[other] for j in pool for other in {*allowed} - pool),
+        "cut_tie": any(score[j] in scores_outside for j in pool),
     }
 
 
@@ -652,10 +653,10 @@ def test_kinds_of_what_batches_draw_equal_loops():
     generator = torch.Generator().manual_seed(1)
     batches = []
     for without in (0, 3):  # a row that draws nothing
-        scores, drawn, chosen, true, usable = torch.rand(5, 5, 7, generator=generator)
+        scores, drawn, pooled, true, usable = torch.rand(5, 5, 7, generator=generator)
         kinds = torch.randint(len(SHARES) - 1, (5, 7), generator=generator).to(torch.int8)
         allowed = usable < 0.8
-        weights = drawn.masked_fill(~allowed | (chosen < 0.4), 0.0)
+        weights = drawn.masked_fill(~allowed | (pooled < 0.4), 0.0)
         weights[without] = 0.0
         batches.append(BatchPools(scores, scores[:, 0], allowed, weights, weights, true < 0.2, kinds))
     for batch, (rows, statistics) in zip(batches, batch_statistics(batches), strict=True):

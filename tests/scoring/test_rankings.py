@@ -258,7 +258,10 @@ def test_the_package_stays_light():
 
 def run_file(folder: Path, score: Callable[[int], float], rank: Callable[[int], object] = lambda place: place) -> Path:
     """Write a TREC run of twelve queries with five images, whose scores and ranks are functions of the place."""
-    lines = [f"q{query} Q0 i{place} {rank(place)} {score(place)} t" for query in range(12) for place in range(1, 6)]
+    lines = []
+    for query in range(12):
+        for place in range(1, 6):
+            lines.append(f"q{query} Q0 i{place} {rank(place)} {score(place)} t")
     (folder / "run.trec").write_text("\n".join(lines))
     return folder / "run.trec"
 

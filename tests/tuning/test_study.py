@@ -97,7 +97,7 @@ def test_trials_and_seeds_share_a_dev_part_and_never_touch_the_reported_split(
         assert [run.config.seed for run in runs] == [0, 1], f"trial {trial.number}"
         for run in runs:
             assert run.manifest["dataset"]["scored"] == "dev", f"trial {trial.number}"
-            names = {name for point in run.metrics() for name in point}
+            names = set().union(*run.metrics())
             assert not [name for name in names if name.startswith("val/")], f"trial {trial.number}"
             queries_of_runs.add(tuple(run.ranks()["query"]))
     (dev_queries,) = queries_of_runs  # all trials and seeds share them
@@ -170,7 +170,7 @@ def test_a_rerun_is_judged_by_its_own_reports(longer, tmp_path, monkeypatch):
     want = straight.frozen()[0].intermediate_values
     assert [sorted(curve) for curve in curves] == [[0, 1, 2], [0, 1, 2, 3]] * 2
     for curve in curves[2:]:
-        assert curve == {step: want[step] for step in curve}
+        assert curve == {step: want[step] for step in curve}, f"{len(curve)} steps"
     assert trial.intermediate_values == want
 
 
@@ -287,20 +287,20 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
     assert capsys.readouterr().err.count("2 of 2 runs, and the summary of 's' are not copied: rerun") == 1
     monkeypatch.setattr(os, "execve", lambda *command: None)
     monkeypatch.setattr(subprocess, "Popen", lambda command: None)
-    for again in ("ui", "doctor", "rerun"):
-        there = tmp_path / again
-        shutil.copytree(tmp_path / "s", there / "s")
-        Tracker.open(there).client()  # `doctor` makes no store
-        for copied in (True, False):
-            if again == "rerun":
-                replace(job, folder=there / "s", uri=None).parent.complete()
-            else:
-                names = ["s"] if again == "ui" else []
-                out = run_command(again, *names, "--runs-dir", there).out
-                assert ("copied 2 trials and the summary of s that" in out) == copied, (
-                    f"{again}, to be copied: {copied}"
-                )
-        check_copies(there, book)
+    for command in (("ui", "s"), ("doctor",)):
+        runs = tmp_path / command[0]
+        shutil.copytree(tmp_path / "s", runs / "s")
+        Tracker.open(runs).client()  # `doctor` makes no store
+        note = "copied 2 trials and the summary of s that"
+        assert note in run_command(*command, "--runs-dir", runs).out, command
+        assert note not in run_command(*command, "--runs-dir", runs).out, command
+        check_copies(runs, book)
+    runs = tmp_path / "rerun"
+    shutil.copytree(tmp_path / "s", runs / "s")
+    Tracker.open(runs).client()
+    for _ in range(2):
+        replace(job, folder=runs / "s", uri=None).parent.complete()
+    check_copies(runs, book)
 
 
 def check_copies(where: Path, book: StudyStore) -> None:
@@ -350,38 +350,52 @@ def test_the_command_from_start_to_test(longer, tmp_path, run_command, monkeypat
     assert book.counts()["finished"] == 2
     best = completed_trials(book)[0]
     assert best.number == 1
-    cells = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
+    assert best.params == {"train.lr": 0.03}
     if "look 1, 2 seeds: 1 difference from the baseline is undecided" in out:
-        seeds = [1, 2, 3]
+        check_final_runs(tmp_path, [1, 2, 3])
     else:
         assert " decided" in out
-        seeds = [1, 2]
-    rows = [(row["strategy"], row["seed"], RunFolder(tmp_path / row["run"]).config.train.lr) for row in cells]
+        check_final_runs(tmp_path, [1, 2])
+    answer = (tmp_path / "s" / "answer.md").read_text()
+    assert answer.startswith("The best of 2 finished trials is lr=0.03: ")
+    assert "queries that no trial saw it is " in answer
+    check_tracked_study(tmp_path, answer)
+    out, err = run_command(*arguments, "--json")  # rerun: nothing is computed, the output is the same
+    assert " trial " not in err
+    study = api.load("s", tmp_path, storage=storage)
+    assert isinstance(study, StudyResult)
+    assert "study s: best train.lr = 0.03" in repr(study)
+    check_document(json.loads(out), study, answer)
+    assert negbench([*command, "--final-seeds", "1"]) == 2
+
+
+def check_final_runs(runs: Path, seeds: list[int]) -> None:
+    """Check that the final comparison has the best and the default rate at these seeds, and a report."""
+    cells = json.loads((runs / "s-final" / "comparison.json").read_text())["cells"]
+    rows = [(row["strategy"], row["seed"], RunFolder(runs / row["run"]).config.train.lr) for row in cells]
     want = [("all-corpus best", seed, 0.03) for seed in seeds]
     want += [("all-corpus default", seed, 0.000001) for seed in seeds]
     assert rows == want
-    assert (tmp_path / "s-final" / "report" / "index.html").exists()
-    (parent,) = [run for run in mlflow_runs(tmp_path, "s") if run.data.tags["negbench.kind"] == "study"]
+    assert (runs / "s-final" / "report" / "index.html").exists()
+
+
+def check_tracked_study(runs: Path, answer: str) -> None:
+    """Check that MLflow has the study's answer and its tables."""
+    (parent,) = [run for run in mlflow_runs(runs, "s") if run.data.tags["negbench.kind"] == "study"]
     assert parent.info.status == "FINISHED"
-    answer = (tmp_path / "s" / "answer.md").read_text()
     assert parent.data.tags["mlflow.note.content"] == answer.rstrip("\n")
-    assert answer.startswith("The best of 2 finished trials is lr=0.03: ")
-    assert "queries that no trial saw it is " in answer
-    artifacts = MlflowClient(default_uri(tmp_path)).list_artifacts(parent.info.run_id)
+    artifacts = MlflowClient(default_uri(runs)).list_artifacts(parent.info.run_id)
     assert {artifact.path for artifact in artifacts} == {"trials.csv", "importance.csv", "answer.md"}
-    out, err = run_command(*arguments, "--json")  # rerun: nothing is computed, the output is the same
-    assert " trial " not in err
-    document = json.loads(out)
-    assert document["best"] == best.params == {"train.lr": 0.03}
+
+
+def check_document(document: dict[str, Any], study: StudyResult, answer: str) -> None:
+    """Check what `--json` prints of the study."""
+    assert document["best"] == {"train.lr": 0.03}
     assert len(document["trials"]) == 2
     assert "\n\n".join(document["answer"]) + "\n" == answer
-    study = api.load("s", tmp_path, storage=storage)
-    assert isinstance(study, StudyResult)
     assert document["final"]["answer"] == study.final.answer
     verdicts = {row["strategy"]: row["verdict"] for row in document["final"]["statistics"] if row["main"]}
     assert verdicts.keys() == {"all-corpus best", "all-corpus default"}
-    assert "study s: best train.lr = 0.03" in repr(study)
-    assert negbench([*command, "--final-seeds", "1"]) == 2
 
 
 def test_trials_are_scored_and_judged_by_another_metric(longer, tmp_path, run_command):
