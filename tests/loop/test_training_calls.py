@@ -221,7 +221,25 @@ def test_activations_computed_again_have_the_same_gradients(tuned):
 
 # --- what fits ---------------------------------------------------------------------------------------------------
 
+
 # bytes of a step of the batch of six, by (micro-batch, recompute)
+@pytest.mark.parametrize(
+    ("settings", "started", "expected"),
+    [
+        ({}, {}, StepPlan()),
+        ({}, {"micro_batch": 4, "recompute": True}, StepPlan(4, recompute=True)),
+        ({"micro_batch": 2}, {"micro_batch": 4, "recompute": True}, StepPlan(2, recompute=True)),
+        ({"recompute": False}, {"micro_batch": 4, "recompute": True}, StepPlan(4)),
+        ({"processes": 2}, {"processes": 3}, StepPlan(processes=2)),
+    ],
+    ids=["new", "as started", "micro-batch set", "recompute set", "processes set"],
+)
+def test_a_plan_is_as_configured_else_as_the_run_was_started(settings, started, expected, tuned):
+    compute = tuned.config.compute.model_copy(update=settings)
+    config = tuned.config.model_copy(update={"compute": compute})
+    assert StepPlan.of(config, tuned.backbone, started) == expected
+
+
 BYTES = {(0, False): 100, (0, True): 60, (3, False): 55, (1, False): 40, (3, True): 30, (1, True): 10}
 
 
