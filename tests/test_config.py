@@ -13,7 +13,7 @@ from torch import Tensor
 from negbench import errors
 from negbench.contracts import ScoreView, Strategy
 from negbench.errors import NegbenchError, OptionError
-from negbench.plugins.registry import checked_options
+from negbench.plugins.registry import make_options
 from negbench.settings.config import ResolvedConfig, RunConfig, Section, build_config, refresh_epochs, resolve
 from negbench.settings.layers import parse_plugin, parse_set
 from negbench.systems.system import load_config
@@ -205,8 +205,8 @@ def test_an_option_that_its_plugin_does_not_check_is_finite_too(subtests):
         for options in ({"rate": value}, {"pair": [1.0, value]}):
             (name,) = options
             with subtests.test(options=options), pytest.raises(OptionError, match=f"strategy.{name}"):
-                checked_options(Own, options)
-    assert checked_options(Own, {"rate": 2, "pair": [3]}) == Own(rate=2.0, pair=(3.0,))
+                make_options(Own, options)
+    assert make_options(Own, {"rate": 2, "pair": [3]}) == Own(rate=2.0, pair=(3.0,))
 
 
 def test_counts_have_an_upper_bound_unless_memory_does_not_follow(subtests):

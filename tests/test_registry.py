@@ -17,7 +17,7 @@ from negbench.contracts import Loss, Range, ScoreView, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.plugins import registry as plugins
 from negbench.plugins import syntax
-from negbench.plugins.registry import KINDS, Registry, _plugins_in, checked_options, option_defaults, registry
+from negbench.plugins.registry import KINDS, Registry, _plugins_in, make_options, option_defaults, registry
 from negbench.settings.layers import parse_plugin
 from tests.plugin_file import ANSWER, PLUGIN
 
@@ -138,7 +138,7 @@ def test_options_of_a_loader(subtests, tmp_path, own_registry, mistakes):
             assert _message(caught) == message
     cls = registry.get("backbones", "sums")
     with pytest.raises(OptionError, match=r"backbone\.seed is set by the run itself: leave it out"):
-        checked_options(cls, {"width": 3, "seed": 1}, "sums")
+        make_options(cls, {"width": 3, "seed": 1}, "sums")
     (option, *_) = options_of("backbones", "sums")
     assert (option.name, option.type, option.range, option.text) == ("width", "int", "1..9", "How wide.")
     file = tmp_path / "plain.py"

@@ -33,7 +33,7 @@ from negbench.machine.room import Need, check_memory
 from negbench.machine.team import ALONE, Team
 from negbench.metrics.parts import put
 from negbench.metrics.ragged import Ragged
-from negbench.plugins.registry import checked_options, registry
+from negbench.plugins.registry import make_options, registry
 from negbench.settings.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig
 
 if TYPE_CHECKING:
@@ -472,7 +472,7 @@ class DataCache:
             cls = registry.get("backbones", name)
             if not issubclass(cls, Outlines):
                 return self._outlines.setdefault(key, Outline.of(self.backbone(config)))
-            options = checked_options(cls, config.backbone.options, name)
+            options = make_options(cls, config.backbone.options, name)
             part = f"weights of {config.backbone.model_dump_json()}"
             outline = self._lenient(part, lambda: cls.outline(options, config.seed), lambda: Outline(cls, name))
             hashes = content_hashes({str(file): file for file in outline.files}, cache_dir())
@@ -606,7 +606,7 @@ def _plugin_key(kind: str, plugin: PluginConfig) -> str:
 
 def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Dataset:
     """Load one split of the configured data set."""
-    checked_options(registry.get("datasets", config.name), config.options, config.name)  # split and images are ours
+    make_options(registry.get("datasets", config.name), config.options, config.name)  # split and images are ours
     dataset: Dataset = registry.make("datasets", config.name, **config.options, split=split, images=images)
     return dataset
 

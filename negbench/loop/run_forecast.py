@@ -26,7 +26,7 @@ from negbench.loop.step_memory import Architecture, StepRows, step_bytes, step_o
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.types import OpenRun
 from negbench.machine.free_memory import size
-from negbench.plugins.registry import checked_options, option_defaults, registry
+from negbench.plugins.registry import make_options, option_defaults, registry
 from negbench.settings.config import ComputeConfig, ResolvedConfig
 
 MOVES_SCORES = False  # only estimates
@@ -228,7 +228,7 @@ def backbone_of(config: ResolvedConfig, cache: DataCache) -> Backbone:
     """Return the backbone without weights if its class can, else loaded."""
     cls = registry.get("backbones", config.backbone.name)
     if issubclass(cls, BuildsWithoutWeights):
-        return cls.skeleton(checked_options(cls, config.backbone.options, config.backbone.name), config.seed)
+        return cls.skeleton(make_options(cls, config.backbone.options, config.backbone.name), config.seed)
     return cache.backbone(config)
 
 

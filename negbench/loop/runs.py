@@ -41,7 +41,7 @@ from negbench.machine.contents import digest, stamp
 from negbench.machine.heap import keep_memory
 from negbench.machine.signals import ending_of
 from negbench.metrics.part_name import part_name
-from negbench.plugins.registry import checked_options, registry
+from negbench.plugins.registry import make_options, registry
 from negbench.settings.config import ResolvedConfig, RunConfig, TrainConfig, is_score_file, resolve
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder, action_of, best_of, claim_folder
@@ -97,7 +97,7 @@ def _find_finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: st
     Its hash shows that code and data are those of the record. `label`: what of the recorded data tables print.
     """
     kind: type[Dataset] = registry.get("datasets", full.dataset.name)
-    card = kind.made_card(checked_options(kind, full.dataset.options, full.dataset.name))
+    card = kind.made_card(make_options(kind, full.dataset.options, full.dataset.name))
     if card is None:  # the data are read
         return None
     settings = full.model_dump(mode="json", exclude={"compute", "plugins"})

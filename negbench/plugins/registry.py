@@ -176,7 +176,7 @@ class Registry:
             self.plugins(kind)  # raises if a name is already taken
         return names
 
-    def own_file(self, sha256: str) -> Path | None:
+    def plugin_file(self, sha256: str) -> Path | None:
         """Return the file given by `--plugin` that has this content; None if the user gave no such file."""
         paths = {plugin.path for plugin in self._files.values() if plugin.path is not None}
         return next((path for path in paths if sha256_of(path) == sha256), None)
@@ -267,7 +267,7 @@ def build(cls: type[Made], name: str = "", /, **values: Any) -> Made:
     Args:
         cls: the plug-in's class.
         name: the plug-in's, for errors; default: the class's.
-        values: checked as by `checked_options`.
+        values: checked as by `make_options`.
 
     Raises:
         UnknownNameError, OptionError: an option that does not exist, is missing or has a wrong value.
@@ -275,7 +275,7 @@ def build(cls: type[Made], name: str = "", /, **values: Any) -> Made:
     plugin: Made
     load = getattr(cls, "load", None)
     if load is None:
-        plugin = checked_options(cls, values, name)
+        plugin = make_options(cls, values, name)
         return plugin
     section = _section_of(cls)
     _, *set_by_run = inspect.signature(load).parameters  # the first are the options
@@ -286,7 +286,7 @@ def build(cls: type[Made], name: str = "", /, **values: Any) -> Made:
             run_values[key] = value
         else:
             option_values[key] = value
-    options = checked_options(cls, option_values, name)
+    options = make_options(cls, option_values, name)
     for key in set_by_run:
         if key in run_values:
             run_values[key] = _coerce(f"{section}.{key}", run_values[key], _adapter(load, name, key))
@@ -294,7 +294,7 @@ def build(cls: type[Made], name: str = "", /, **values: Any) -> Made:
     return plugin
 
 
-def checked_options(cls: type, values: Mapping[str, Any], name: str = "") -> Any:
+def make_options(cls: type, values: Mapping[str, Any], name: str = "") -> Any:
     """Return the instance of `options_class` that holds these values; arguments and errors as for `build`.
 
     An int passes for a float, a string for a Path, a list for a tuple.

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import PydanticCustomError
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, short_repr
-from negbench.plugins.registry import SECTIONS, checked_options, option_defaults, registry
+from negbench.plugins.registry import SECTIONS, make_options, option_defaults, registry
 from negbench.settings.layers import merge_layers, plugin_section
 
 MOVES_SCORES = False  # everything decided here is in the resolved configuration, which is hashed
@@ -528,7 +528,7 @@ def resolve(config: RunConfig) -> ResolvedConfig:
 def _resolve_plugin(section: str, plugin: PluginConfig, world: int | None = None) -> dict[str, Any]:
     """Check a plug-in's section and complete its options; its option `world`, if unset, becomes `world`."""
     cls = registry.get(SECTIONS[section], plugin.name)
-    options = checked_options(cls, plugin.options, plugin.name)
+    options = make_options(cls, plugin.options, plugin.name)
     values = {name: getattr(options, name) for name in option_defaults(cls)}
     table = {"name": plugin.name, **json.loads(json.dumps(values, default=_plain))}
     if "world" in table and table["world"] is None and table.get("root") is None:  # a folder holds its own world

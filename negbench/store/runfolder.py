@@ -221,13 +221,13 @@ class RunFolder:
         manifest = self._manifest()
         with intact(self.path / "config.json"):
             config = RunConfig.model_validate(manifest["config"])
-            plugins = [registry.own_file(sha256) for sha256 in manifest.get("plugins", {}).values()]
+            plugins = [registry.plugin_file(sha256) for sha256 in manifest.get("plugins", {}).values()]
         return config.model_copy(update={"plugins": tuple(str(path) for path in plugins if path is not None)})
 
     def check_plugins(self) -> None:
         """Raise RunError unless the user has given every plug-in file that the run was made with."""
         for file, sha256 in self.manifest.get("plugins", {}).items():
-            if registry.own_file(sha256) is None:
+            if registry.plugin_file(sha256) is None:
                 content = f"with the same content, SHA-256 {sha256[:12]}..."
                 name = Path(file).name
                 raise RunError(f"run {self.run_id} was made with a plug-in file: give --plugin {name} ({content})")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.errors import UnknownNameError
-from negbench.plugins.registry import checked_options, option_defaults, registry
+from negbench.plugins.registry import make_options, option_defaults, registry
 from negbench.settings.config import Note, RunConfig, build_config, flatten, resolve_dataset
 from negbench.settings.layers import flag_layer, merge_layers, recipe_settings, set_layer
 from negbench.settings.options import Run
@@ -57,7 +57,7 @@ class SystemPart:
         for name in self.layer.get("backbone", {}):
             if name not in options:
                 return f"backbone '{config.backbone.name}' has no option {name}"
-        if self.stored and not cls.freezes(checked_options(cls, config.backbone.options)):  # type: ignore[attr-defined]
+        if self.stored and not cls.freezes(make_options(cls, config.backbone.options)):  # type: ignore[attr-defined]
             return f"backbone '{config.backbone.name}' trains its image tower, so the batch is used"
         if self.composes and not issubclass(cls, ComposesTexts):
             return f"backbone '{config.backbone.name}' does not compose texts"

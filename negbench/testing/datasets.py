@@ -16,7 +16,7 @@ from negbench.datasets.dataset import Dataset, FolderOptions, QueryRanks
 from negbench.datasets.submission import HasTestServer, submittable
 from negbench.errors import DataError, NegbenchError
 from negbench.files.reader import note_files
-from negbench.plugins.registry import build, checked_options, option_defaults, options_class
+from negbench.plugins.registry import build, make_options, option_defaults, options_class
 from negbench.testing.worlds import global_generators
 
 SIGNS = ("mixed", "negative", "ties")
@@ -98,7 +98,7 @@ class DatasetTestCase:
         """The card describes the benchmark and names every metric once; one known in advance needs no file."""
         with note_files() as files:
             card = load(images=False).card
-        card_in_advance = dataset.made_card(checked_options(dataset, options))
+        card_in_advance = dataset.made_card(make_options(dataset, options))
         assert card_in_advance is None or (card_in_advance == card and not files)
         for field in ("name", "protocol", "version", "source", "licence", "gallery", "text_template"):
             assert getattr(card, field), field

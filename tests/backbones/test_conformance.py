@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from negbench.contracts import Backbone, Outlines
-from negbench.plugins.registry import checked_options, registry
+from negbench.plugins.registry import make_options, registry
 from negbench.testing import BackboneTestCase
 
 TOY: dict[str, Any] = {"init": "random", "size": "toy"}
@@ -46,7 +46,7 @@ class Registered(BackboneTestCase):
         return backbone.cpu().eval()
 
     def test_options_say_whether_images_are_stored(self, options, backbone):
-        assert backbone.freezes(checked_options(type(backbone), options)) == backbone.frozen_images
+        assert backbone.freezes(make_options(type(backbone), options)) == backbone.frozen_images
 
     def test_the_start_of_the_temperature_is_an_option(self, options, backbone):
         details = backbone.identity.details
@@ -58,8 +58,8 @@ class Registered(BackboneTestCase):
         assert other.identity.sha256 != backbone.identity.sha256
         assert other.feature_key == backbone.feature_key
         if isinstance(backbone, Outlines):
-            plain = backbone.outline(checked_options(type(backbone), options), 0)
-            colder = backbone.outline(checked_options(type(backbone), {**options, "temperature": 0.05}), 0)
+            plain = backbone.outline(make_options(type(backbone), options), 0)
+            colder = backbone.outline(make_options(type(backbone), {**options, "temperature": 0.05}), 0)
             assert colder.key == plain.key
 
 

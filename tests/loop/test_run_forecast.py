@@ -13,7 +13,7 @@ from negbench.loop import fitting, run_forecast
 from negbench.loop.fitting import fitting_plan
 from negbench.loop.run_forecast import RunForecast, forecast_lines, open_run_lines
 from negbench.loop.step_memory import Architecture, CallMemory
-from negbench.plugins.registry import checked_options, registry
+from negbench.plugins.registry import make_options, registry
 from negbench.settings.config import ResolvedConfig, resolve
 from tests.runs import config_of, untrained
 
@@ -27,7 +27,7 @@ SKELETONS = {
 @pytest.mark.parametrize(("name", "options"), SKELETONS.items(), ids=SKELETONS)
 def test_a_skeleton_has_the_shapes_of_the_backbone(name, options):
     cls = registry.get("backbones", name)
-    skeleton = cls.skeleton(checked_options(cls, options, name), 0)
+    skeleton = cls.skeleton(make_options(cls, options, name), 0)
     loaded = registry.make("backbones", name, **options, seed=0)
 
     def shapes(backbone: torch.nn.Module) -> dict[str, tuple[torch.Size, bool]]:
@@ -51,7 +51,7 @@ MISSING = {  # weights that are not here -> parameters of the published model
 def test_missing_weights_are_as_published(name, weights, parameters, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     cls = registry.get("backbones", name)
-    skeleton = cls.skeleton(checked_options(cls, {"weights": weights}, name), 0)
+    skeleton = cls.skeleton(make_options(cls, {"weights": weights}, name), 0)
     assert sum(parameter.numel() for parameter in skeleton.parameters()) == parameters
 
 
