@@ -128,9 +128,9 @@ def test_kinds_follow_from_looks_families_and_a_named_artist(root, style, toys):
             changes.add(8)  # the artist
         for image, code in zip(data.images, codes, strict=True):
             artist = image.split("/")[0]
-            shown = parse(image.split("icon-")[1])
-            wrong = {place for place in range(6) if shown.look[place] != target.look[place]}
-            if shown.family != target.family:
+            picture = parse(image.split("icon-")[1])
+            wrong = {place for place in range(6) if picture.look[place] != target.look[place]}
+            if picture.family != target.family:
                 wrong |= {6, 7}  # another thing: two attributes of the rest
             if style == "fluent" and artist != "fluent":
                 wrong.add(8)
