@@ -19,7 +19,7 @@ from negbench.loop import runs
 from negbench.loop.runs import DATA
 from negbench.machine import signals
 from negbench.machine.contents import content_hashes, stamp
-from tests.loop.test_within_epochs import record_of, stopped_and_resumed
+from tests.loop.test_within_epochs import record_of, run_in_parts
 from tests.runs import config_of, run, untrained
 
 SHAPE = (5, 8)
@@ -375,7 +375,7 @@ def test_a_run_that_reads_ahead_resumes_within_an_epoch(tower, toy_root, tmp_pat
     sets = [f"dataset.root='{toy_root}'", *tower, "train.epochs=2", "train.batch_size=16", "schedule.n_def=2"]
     config = config_of(sets, "qure", "compute.workers=2")
     whole = run(config, tmp_path / "whole").folder
-    parts = stopped_and_resumed(config, tmp_path / "parts", [2, 7])
+    parts = run_in_parts(config, tmp_path / "parts", [2, 7])
     assert record_of(parts) == record_of(whole)
     scene = DATA._scene
     assert scene is not None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from negbench.analysis.columns import TABLES, Column, constant, metric_column, numbers, texts, values_to_log
+from negbench.analysis.columns import TABLES, Column, constant_columns, metric_column, numbers, texts, values_to_log
 from negbench.analysis.words import join_names, label_of
 
 LINE: dict[str, Any] = {
@@ -56,8 +56,8 @@ def test_a_column_reaches_every_output_from_its_declaration():
     columns = [Column("x", "X %", "%", 1), Column("y", "Y", optional=True)]
     printed = texts(columns, lines, ["strategy"])
     assert printed.to_dict("records") == [{"strategy": "a", "X %": "50.0"}, {"strategy": "b", "X %": "25.0"}]
-    assert constant(printed, ("strategy", "X %")) == {}
-    assert constant(printed.head(1), ("strategy", "absent")) == {"strategy": "a"}
+    assert constant_columns(printed, ("strategy", "X %")) == {}
+    assert constant_columns(printed.head(1), ("strategy", "absent")) == {"strategy": "a"}
     stored = numbers(columns, lines, ["strategy"])
     assert list(stored["x"]) == [0.5, 0.25]
     assert list(stored.columns) == ["strategy", "x", "y"]
