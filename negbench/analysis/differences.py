@@ -126,7 +126,7 @@ def differences_by_look(
         return differences(values, baseline, margin=margin, alpha=alpha, key=key, choices=choices)
     latest = None
     cells_before = 0
-    for count, share in zip(looks.counts, looks.shares, strict=True):
+    for count, alpha_part in zip(looks.counts, looks.shares, strict=True):
         values_at_look = {}
         for name, strategy_values in values.items():
             first_values = strategy_values.of_seeds(looks.seeds(count))
@@ -136,7 +136,9 @@ def differences_by_look(
         if cells == cells_before:  # nothing new to look at
             continue
         base = baseline if baseline in values_at_look else None
-        now = differences(values_at_look, base, margin=margin, alpha=alpha, share=share, key=key, choices=choices)
+        now = differences(
+            values_at_look, base, margin=margin, alpha=alpha, alpha_part=alpha_part, key=key, choices=choices
+        )
         latest = now if latest is None else now.after(latest)
         cells_before = cells
     assert latest is not None  # there is a value, so there is a look that sees it
@@ -153,7 +155,7 @@ def differences(
     *,
     margin: float = 0.01,
     alpha: float = 0.05,
-    share: float = 1.0,
+    alpha_part: float = 1.0,
     key: str = "",
     choices: Choices | None = None,
 ) -> Differences:
@@ -164,25 +166,25 @@ def differences(
         baseline: the strategy that the others are compared with; None: none.
         margin: differences inside plus or minus this do not matter, in the unit of the values.
         alpha: level; intervals have the level 1 - alpha.
-        share: the part of alpha that the simultaneous intervals spend.
+        alpha_part: the part of alpha that the simultaneous intervals spend.
         key: also seeds the generator, so that two tables of the same values can have different draws.
         choices: the trials by which learning rates were chosen, if they were; the intervals cover that choice.
 
     Raises:
         ValueError: a stratum with a single query.
     """
-    inputs = hashlib.sha256(pickle.dumps((values, baseline, margin, alpha, share, key, choices))).digest()
+    inputs = hashlib.sha256(pickle.dumps((values, baseline, margin, alpha, alpha_part, key, choices))).digest()
     if inputs in _KNOWN:
         return _KNOWN[inputs]
     first = next(iter(values.values()))
     nested = any(strategy_values.nested for strategy_values in values.values())
-    design = statistics.Design(first.strata, first.clusters, nested, alpha, margin, share=share)
+    design = statistics.Design(first.strata, first.clusters, nested, alpha, margin, alpha_part=alpha_part)
     arrays = {name: strategy_values.values for name, strategy_values in values.items()}
     seeds = {name: strategy_values.seeds for name, strategy_values in values.items()}
     table = statistics.ValueTable(arrays, design, seeds)
     choices_here = {name: parts for name, parts in (choices or {}).items() if name in values}
-    below = draw_shortfalls(choices_here, table.draws, key)
-    pairs = statistics.pairs(table, table.generator(key), below)
+    shortfalls = draw_shortfalls(choices_here, table.draws, key)
+    pairs = statistics.pairs(table, table.generator(key), shortfalls)
     against: dict[str, statistics.Difference] = {}
     if baseline is not None and len(values) == 2:  # the only pair is the test against the baseline
         for name in values:
@@ -190,7 +192,7 @@ def differences(
             if test is not None:
                 against[name] = test
     elif baseline is not None:
-        against = statistics.against(table, baseline, table.generator(key), below)
+        against = statistics.against(table, baseline, table.generator(key), shortfalls)
     if len(_KNOWN) == 256:
         _KNOWN.clear()
     _KNOWN[inputs] = Differences(statistics.summarise(table), against, pairs)

@@ -27,9 +27,9 @@ class KindShares(NamedTuple):
     """
 
     kind: str
-    drawn: statistics.Share
+    drawn: statistics.MeanInterval
     random: float
-    mistakes: statistics.Share
+    mistakes: statistics.MeanInterval
 
 
 def known_kinds(group: pd.DataFrame) -> dict[str, str]:
@@ -56,7 +56,7 @@ def kind_shares(group: pd.DataFrame) -> list[KindShares]:
             kinds[name],
             drawn=statistics.mean_over_seeds(draws or [math.nan]),
             random=max(random_draws, default=0.0),
-            mistakes=statistics.Share(summary.mean, summary.interval.low, summary.interval.high),
+            mistakes=statistics.MeanInterval(summary.mean, summary.interval.low, summary.interval.high),
         )
         shares.append(kind)
     return shares

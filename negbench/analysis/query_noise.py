@@ -21,7 +21,7 @@ class QueryNoise:
         deviations: [K, S * Q] values less the mean of their stratum over all seeds.
         size: [K] largest absolute value.
         df: degrees of freedom.
-        share: 1 if queries are crossed with seeds, 0 if nested: variance over seeds then already includes queries.
+        crossed: whether all seeds have the same queries; else variance over seeds already includes the queries.
     """
 
     factor: Array
@@ -29,7 +29,7 @@ class QueryNoise:
     deviations: Array
     size: Array
     df: int
-    share: float
+    crossed: bool
 
     def alike(self, matrix: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return whether no query differs in each [C, K] contrast: [C] in the mean over seeds, and in any seed.

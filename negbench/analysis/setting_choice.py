@@ -92,7 +92,9 @@ def _draw_means(values: Mapping[str, Values], draws: int, key: str) -> Array:
     noise = table.query_noise(names, seeds)
     covariance = noise.factor @ noise.factor.T
     if len(seeds) > 1:  # variance over seeds includes the runs' own noise on queries, and all of it in nested worlds
-        covariance = noise.share * covariance - noise.luck @ noise.luck.T
+        if not noise.crossed:
+            covariance = np.zeros_like(covariance)
+        covariance = covariance - noise.luck @ noise.luck.T
     means = table.seed_means(names, seeds)
     errors = generator.standard_normal((draws, len(names))) @ symmetric_root(covariance)
     if len(seeds) > 1:

@@ -29,7 +29,7 @@ Seeded = NDArray[Any] | Sequence[NDArray[Any]]  # [S, Q], or S arrays of each se
 POWER = 0.8  # of the minimum detectable difference
 _STEP = 1e-4  # ends of intervals are rounded outwards to 0.01 points: what is printed is what was judged
 _BLOCK = 64  # contrasts whose draws are held at once: [64, draws] arrays fit the cache
-_MEASURES = ("value", "half", "models", "p_value", "power", "choice")
+_MEASURES = ("value", "half", "models", "p_value", "power_width", "choice")
 _TEST = [(name, float) for name in _MEASURES] + [("seeds", int)]  # of a contrast
 _INFLATED = 0.25  # exponent of (own variance / pooled variance), which widens a difference whose own variance is larger
 
@@ -57,8 +57,8 @@ class Design:
         nested: every seed has its own world and so its own queries: variance over seeds already includes the queries.
         alpha: all intervals of a table hold simultaneously in 1 - alpha of the repetitions.
         margin: differences inside plus or minus this do not matter, in the unit of the values.
-        draws: number of draws from the joint distribution of the errors; a small table or share of alpha has more.
-        share: the part of alpha that this look at the table spends, if there are several looks.
+        draws: number of draws from the joint distribution of the errors; a small table or part of alpha has more.
+        alpha_part: the part of alpha that this look at the table spends, if there are several looks.
     """
 
     strata: NDArray[Any] | None = None
@@ -67,7 +67,7 @@ class Design:
     alpha: float = 0.05
     margin: float = 0.01
     draws: int = 4000
-    share: float = 1.0
+    alpha_part: float = 1.0
 
     def verdict(self, interval: Interval) -> Decision:
         """Return better or worse if 0 is outside the interval, equal if it lies inside the margin, else undecided."""
@@ -133,7 +133,7 @@ class Difference:
         )
 
 
-class Share(NamedTuple):
+class MeanInterval(NamedTuple):
     """A mean and the ends of its 95 % interval, which are nan for a single seed."""
 
     mean: float
@@ -141,13 +141,13 @@ class Share(NamedTuple):
     high: float
 
 
-def mean_over_seeds(values: Sequence[float]) -> Share:
+def mean_over_seeds(values: Sequence[float]) -> MeanInterval:
     """Return the mean over seeds of a share in [0, 1], with Student's interval."""
     count = len(values)
     error = float(np.std(values, ddof=1)) / count**0.5 if count > 1 else math.nan
     mean = float(np.mean(values))
     half = float(scipy.special.stdtrit(max(1, count - 1), 0.975)) * error
-    return Share(mean, *np.clip((mean - half, mean + half), 0.0, 1.0).tolist())
+    return MeanInterval(mean, *np.clip((mean - half, mean + half), 0.0, 1.0).tolist())
 
 
 # --- values of a table -------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class ValueTable:
     @property
     def draws(self) -> int:
         """Number of draws from the joint distribution of the errors; a tail further out needs more."""
-        return round(self.design.draws * repeats(len(self._rows)) / float(self.design.share**0.5))
+        return round(self.design.draws * repeats(len(self._rows)) / float(self.design.alpha_part**0.5))
 
     @property
     def has_shares(self) -> bool:
@@ -289,7 +289,7 @@ class ValueTable:
             deviations=self._centre(all_values),
             size=np.abs(all_values).max(axis=1),
             df=df,
-            share=0.0 if nested else 1.0,
+            crossed=not nested,
         )
 
     def _centre(self, values: Array) -> Array:
@@ -358,9 +358,9 @@ def contrasts(
     variances = variance_draws(table.seed_means(names, table.seeds_by_values()), draws, generator)
     normal = generator.standard_normal(variances.shape)
     query = generator.standard_normal(variances.shape)
-    below = np.zeros((len(names), draws))
+    shortfalls_of_names = np.zeros((len(names), draws))
     for name, shortfall in (shortfalls or {}).items():
-        below[names.index(name)] = shortfall
+        shortfalls_of_names[names.index(name)] = shortfall
     quantile = generator.random((draws, 1))  # of chi-squared, whose degrees of freedom differ between the groups below
     tests = np.zeros(len(weights), dtype=_TEST)
     largest_ratio = np.zeros(draws)
@@ -380,7 +380,7 @@ def contrasts(
             query=np.ascontiguousarray(query_errors.T),
             seeds=np.ascontiguousarray(seed_errors.T),
             spread=np.ascontiguousarray(spread.T),
-            below=below[columns],
+            shortfalls=shortfalls_of_names[columns],
         )
         for start in range(0, len(members), _BLOCK):
             block = members[start : start + _BLOCK]
@@ -432,7 +432,7 @@ class _Errors:
     """Errors of K means over S common seeds: R draws from their distribution, and what they were estimated from.
 
     `means` [K, S]; `query` and `seeds` [K, R]: errors by queries, and by seeds; `spread` [K, R] variance of `seeds`;
-    `below` [K, R] how far a strategy's learning rate is below its best one.
+    `shortfalls` [K, R] how far a strategy's learning rate is below its best one.
     """
 
     noise: QueryNoise
@@ -440,7 +440,7 @@ class _Errors:
     query: Array
     seeds: Array
     spread: Array
-    below: Array
+    shortfalls: Array
 
     def test_each(self, matrix: Any, design: Design) -> tuple[NDArray[Any], Array]:
         """Return [C] tests, each on its own, of a sparse [C, K] matrix, and [R] the largest ratio of error to width.
@@ -449,41 +449,51 @@ class _Errors:
         """
         tests = np.zeros(matrix.shape[0], dtype=_TEST)
         estimates = matrix @ self.means
-        _, seeds = estimates.shape
-        spent = design.alpha * design.share
-        tests["value"] = estimates.mean(axis=1)
-        tests["seeds"] = seeds
+        spent = design.alpha * design.alpha_part
         alike, identical = self.noise.alike(matrix)
-        query = np.where(alike[:, None], 0.0, matrix @ self.query)
+        by_query = np.where(alike[:, None], 0.0, matrix @ self.query)
+        by_setting = matrix @ self.shortfalls
+        by_seed = (matrix @ self.seeds) * self._widening(matrix, estimates, identical)[:, None]
+        query_errors = np.abs(by_query)
+        all_errors = np.abs(self._query_errors_beside_seeds(matrix, by_query) + by_seed + by_setting)
+        least = ZERO * (abs(matrix) @ self.noise.size)  # of a width, where values differ by next to nothing
+        widths = [self._half_width(query_errors, alike, spent), _upper(all_errors, 1 - spent), least]
+        tests["value"] = estimates.mean(axis=1)
+        tests["seeds"] = estimates.shape[1]
+        tests["half"] = np.maximum.reduce(widths)
+        tests["models"] = self._half_width(query_errors, alike, design.alpha)
+        tests["p_value"] = self._p_values(np.abs(tests["value"]) * (1 - 1e-9), query_errors, all_errors, alike)
+        tests["power_width"] = scipy.special.ndtri(POWER) * _upper(all_errors, 0.6827)
+        tests["choice"] = np.sqrt((by_setting**2).mean(axis=1))
+        return tests, (all_errors / tests["half"][:, None]).max(axis=0)
+
+    def _widening(self, matrix: Any, estimates: Array, identical: NDArray[np.bool_]) -> Array:
+        """[C] factors of errors by seeds: above 1 where a contrast's own variance is larger than the pooled one."""
+        seeds = estimates.shape[1]
         pooled_variance = _upper((matrix**2) @ self.spread, 0.5)
         own_variance = estimates.var(axis=1, ddof=1) / seeds if seeds > 1 else pooled_variance
         ratio = np.ones_like(own_variance)
         np.divide(own_variance, pooled_variance, out=ratio, where=pooled_variance > 0)
-        widening = np.where(identical, 0.0, np.maximum(1.0, ratio) ** _INFLATED)
-        choice = matrix @ self.below
-        whole = query * (self.noise.share * self.noise.reproducible(matrix))[:, None]
-        whole += (matrix @ self.seeds) * widening[:, None]
-        whole += choice
-        query_error = np.abs(query)
-        whole_error = np.abs(whole)
-        tests["choice"] = np.sqrt((choice**2).mean(axis=1))
-        tests["models"] = self._half_width(query_error, alike, design.alpha)
-        least = ZERO * (abs(matrix) @ self.noise.size)  # of a width, where values differ by next to nothing
-        widths = [self._half_width(query_error, alike, spent), _upper(whole_error, 1 - spent), least]
-        tests["half"] = np.maximum.reduce(widths)
-        size = np.abs(tests["value"]) * (1 - 1e-9)
-        query_p = _p_values(size, query_error)
+        return np.where(identical, 0.0, np.maximum(1.0, ratio) ** _INFLATED)
+
+    def _query_errors_beside_seeds(self, matrix: Any, by_query: Array) -> Array:
+        """[C, R] errors by queries, less what the variance over seeds already includes of them."""
+        if not self.noise.crossed:
+            return np.zeros_like(by_query)
+        return by_query * self.noise.reproducible(matrix)[:, None]
+
+    def _p_values(self, size: Array, query_errors: Array, all_errors: Array, alike: NDArray[np.bool_]) -> Array:
+        """[C] p-values of contrasts of this size: the larger one of those with and without errors by seeds."""
+        query_p = _tail(size, query_errors)
         query_p[alike] = np.minimum(1.0, 2 * np.exp(-size[alike] * self.noise.df))
-        tests["p_value"] = np.maximum(query_p, _p_values(size, whole_error))
-        tests["power"] = scipy.special.ndtri(POWER) * _upper(whole_error, 0.6827)
-        return tests, (whole_error / tests["half"][:, None]).max(axis=0)
+        return np.maximum(query_p, _tail(size, all_errors))
 
     def _half_width(self, errors: Array, alike: NDArray[np.bool_], alpha: float) -> Array:
         """[C] quantiles of errors by queries [C, R]; the rule of three for contrasts in which no query differs."""
         return np.where(alike, _rule_of_three(self.noise.df, alpha), _upper(errors, 1 - alpha))
 
 
-def _p_values(size: Array, draws: Array) -> Array:
+def _tail(size: Array, draws: Array) -> Array:
     """[C] shares of the draws [C, R] that are at least as large as [C] sizes; the value itself counts as a draw."""
     return np.asarray((1 + (size <= draws.T).sum(axis=0)) / (1 + draws.shape[1]), dtype=np.float64)
 
@@ -509,14 +519,14 @@ def _differences(design: Design, tests: NDArray[Any], largest_ratio: Array) -> l
     """
     alpha = design.alpha
     count = len(largest_ratio)
-    stretch = max(1.0, float(np.quantile(largest_ratio, 1 - alpha * design.share)))
+    stretch = max(1.0, float(np.quantile(largest_ratio, 1 - alpha * design.alpha_part)))
     ratio = np.abs(tests["value"]) * (1 - 1e-9) / tests["half"]
     above = min(1.0, alpha + 1 / (count + 1))  # the draws know no p-value between
     joint = (1 + count - np.searchsorted(np.sort(largest_ratio), ratio)) / (count + 1)
-    adjusted = np.minimum(1.0, np.maximum(joint, tests["p_value"]) / design.share)
+    adjusted = np.minimum(1.0, np.maximum(joint, tests["p_value"]) / design.alpha_part)
     differences = []
     for test, p_adjusted in zip(tests, adjusted.tolist(), strict=True):
-        mean, half, models, p_value, power, choice, seeds = test.item()
+        mean, half, models, p_value, power_width, choice, seeds = test.item()
         interval = _interval(mean, stretch * half, 1 - alpha)
         if interval.low > 0 or interval.high < 0:
             p_adjusted = min(p_adjusted, alpha)
@@ -529,7 +539,7 @@ def _differences(design: Design, tests: NDArray[Any], largest_ratio: Array) -> l
             p_value=p_value,
             p_adjusted=p_adjusted,
             verdict=design.verdict(interval),
-            minimum_detectable=stretch * half + power,
+            minimum_detectable=stretch * half + power_width,
             seeds=seeds,
             choice=choice,
         )
@@ -594,7 +604,9 @@ def _half_width_of_mean(means: Array, noise: QueryNoise, level: float) -> float:
     seed_variance = float(means.var(ddof=1)) / seeds if seeds > 1 else 0.0
     if seed_variance == 0:
         return half
-    reproducible = query_variance * noise.share * float(noise.reproducible(mean_itself)[0]) ** 2
+    reproducible = 0.0
+    if noise.crossed:
+        reproducible = query_variance * float(noise.reproducible(mean_itself)[0]) ** 2
     variance = seed_variance + reproducible
     df = variance**2 / (seed_variance**2 / (seeds - 1) + reproducible**2 / noise.df)  # Satterthwaite's, of the sum
     return max(half, float(scipy.special.stdtrit(df, 0.5 + level / 2) * variance**0.5))

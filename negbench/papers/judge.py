@@ -256,7 +256,7 @@ def estimate_of(
         clusters = clusters[has_value[0]]
     first = [row[mask] for row, mask in zip(one, has_value, strict=True)]
     second = [row[mask] for row, mask in zip(other, has_value, strict=True)]
-    estimate = differences.difference(first, second, Design(strata, clusters, nested, alpha=ALPHA, share=share))
+    estimate = differences.difference(first, second, Design(strata, clusters, nested, alpha=ALPHA, alpha_part=share))
     return ClaimEstimate(estimate.value, estimate.interval.low, estimate.interval.high, estimate.minimum_detectable)
 
 

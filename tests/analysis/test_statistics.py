@@ -107,7 +107,7 @@ def test_a_seed_that_one_strategy_has_alone_says_nothing_about_variances(strateg
 def test_two_strategies_whose_seeds_alone_vary_are_a_t_test(seeds, share):
     rng = generator(5)
     values = {name: rng.normal(size=(seeds, 1)) + np.zeros((1, 50)) for name in "ab"}
-    estimate = against(ValueTable(values, Design(nested=True, share=share)), "b", generator())["a"]
+    estimate = against(ValueTable(values, Design(nested=True, alpha_part=share)), "b", generator())["a"]
     difference = (values["a"] - values["b"])[:, 0]
     exact = scipy.stats.ttest_1samp(difference, 0)
     low, high = exact.confidence_interval(1 - 0.05 * share)
@@ -129,7 +129,7 @@ def test_queries_that_all_agree_leave_room_for_some_that_do_not(count, verdict, 
     for share in (1, 0.2):
         with subtests.test(share=share):
             values = dict.fromkeys("ab", np.tile(np.arange(count) % 2.0, (2, 1)))
-            estimate = against(ValueTable(values, Design(share=share)), "b", generator())["a"]
+            estimate = against(ValueTable(values, Design(alpha_part=share)), "b", generator())["a"]
             most = 1 - (0.025 * share) ** (1 / count)
             assert estimate.interval.high == pytest.approx(most, rel=0.05, abs=1e-4)
             assert estimate.interval.low == -estimate.interval.high
@@ -365,7 +365,7 @@ def test_ends_of_an_interval_are_rounded_outwards_and_stay_where_they_are_exact(
 @pytest.mark.parametrize(("count", "times"), [(2, 10), (3, 4), (8, 1)])
 def test_a_small_table_or_share_of_alpha_has_more_draws(count, times):
     assert table_of([0.5] * count, draws=100).draws == 100 * times
-    assert table_of([0.5] * count, draws=100, share=0.25).draws == 200 * times
+    assert table_of([0.5] * count, draws=100, alpha_part=0.25).draws == 200 * times
 
 
 def test_verdicts_are_read_from_the_interval():

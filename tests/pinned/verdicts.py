@@ -25,7 +25,7 @@ def table_of(stored: dict[str, Any]) -> ValueTable:
     for name, texts in stored["values"].items():
         values[name] = np.array([values_in(text) for text in texts])
     labels = {key: np.array(list(stored[key])) for key in ("strata", "clusters") if key in stored}
-    design = Design(nested=stored.get("nested", False), share=stored.get("share", 1.0), **labels)
+    design = Design(nested=stored.get("nested", False), alpha_part=stored.get("share", 1.0), **labels)
     return ValueTable(values, design, stored.get("seeds"))
 
 
