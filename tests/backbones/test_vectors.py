@@ -116,7 +116,7 @@ def test_every_phrase_names_the_value_that_it_is_said_for(subtests):
                     values_named = [value for phrase, value in named.items() if set(phrase) <= words]
                     assert (name, getattr(attributes, name)) in values_named, clause.phrase
     for name in ATTRIBUTES:
-        assert set(named.values()) >= {(name, value) for value in values("dress", name)}
+        assert set(named.values()) >= {(name, value) for value in values("dress", name)}, name
 
 
 @pytest.mark.parametrize("alignment", [None, 0.8])

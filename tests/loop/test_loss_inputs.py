@@ -21,7 +21,7 @@ DRAWN = torch.tensor([[3, 5], [2, 4], [33, 21], [25, 36]])
 EXCLUDE = "mining.exclude_relevant=true"
 
 
-def opened(sets: list[str], strategy: str, loss: str, *more: str) -> OpenRun:
+def open_toy_run(sets: list[str], strategy: str, loss: str, *more: str) -> OpenRun:
     opened_run = untrained(config_of(sets, strategy, *more, loss={"name": loss}))
     opened_run.backbone.eval()
     return opened_run
@@ -63,7 +63,7 @@ UNIONS = [("in-batch", False), ("qure", True), ("in-batch+qure", True)]
 
 @pytest.mark.parametrize(("strategy", "mined"), UNIONS)
 def test_every_known_relevant_image_is_a_positive(vector_sets, strategy, mined):
-    opened_run = opened(vector_sets, strategy, "multi-positive", EXCLUDE)
+    opened_run = open_toy_run(vector_sets, strategy, "multi-positive", EXCLUDE)
     data = opened_run.scene.train.dataset
     scores = scores_of(opened_run)
     tau = opened_run.backbone.temperature.item()
@@ -85,7 +85,7 @@ def test_every_known_relevant_image_is_a_positive(vector_sets, strategy, mined):
 @pytest.mark.parametrize(("strategy", "mined"), [*UNIONS, ("in-batch+qure:shared=true", True), ("xbm", False)])
 def test_the_guide_scores_target_and_negatives(sets, strategy, mined):
     """Of other weights than the model; `xbm`'s queue, a slot of its own, holds the batch itself in its first step."""
-    opened_run = opened(sets, strategy, "guide-kl", "loss.guide_tau=0.2")
+    opened_run = open_toy_run(sets, strategy, "guide-kl", "loss.guide_tau=0.2")
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in opened_run.backbone.parameters():
@@ -124,7 +124,7 @@ REFUSED = [
 @pytest.mark.parametrize(("strategy", "loss", "more", "message"), REFUSED, ids=lambda value: str(value)[:20])
 def test_what_a_loss_cannot_get_is_refused(sets, strategy, loss, more, message):
     with pytest.raises(NegbenchError, match=message) as caught:
-        opened(sets, strategy, loss, *more)
+        open_toy_run(sets, strategy, loss, *more)
     assert "\n" not in str(caught.value)
 
 

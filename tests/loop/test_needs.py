@@ -16,7 +16,7 @@ from negbench.machine.room import Need, check_disk, check_memory
 from tests.runs import config_of, flags_of, run, untrained
 
 
-def opened(sets: list[str], *more: str, strategy: str = "qure") -> OpenRun:
+def open_toy_run(sets: list[str], *more: str, strategy: str = "qure") -> OpenRun:
     return untrained(config_of(sets, strategy, *more))
 
 
@@ -54,7 +54,7 @@ def test_the_machine_has_memory(monkeypatch, tmp_path):
 
 def test_what_is_told_is_what_a_run_then_holds(vector_sets, tmp_path, interrupted):
     """The estimates for draws, pools and tables match the files of the run."""
-    run = opened(vector_sets, *["train.epochs=6", "train.num_negatives=3", "schedule.refresh_epochs=[1,3]"])
+    run = open_toy_run(vector_sets, *["train.epochs=6", "train.num_negatives=3", "schedule.refresh_epochs=[1,3]"])
     memory = by_name(needs.memory_needs(run))
     disk = by_name(needs.disk_needs(run))
     bench = interrupted(run.config, tmp_path, 5)
@@ -72,18 +72,18 @@ def test_what_is_told_is_what_a_run_then_holds(vector_sets, tmp_path, interrupte
 
 def test_what_a_step_holds(vector_sets):
     """Estimates for a step by hand: [B, 2 + K] images, scores of the batch, candidates of bank and corpus."""
-    run = opened(vector_sets, "train.num_negatives=5")
+    run = open_toy_run(vector_sets, "train.num_negatives=5")
     drawn = by_name(needs.step_needs(run))
     features = run.scene.source(torch.zeros(1, dtype=torch.int64)).numel()
     assert drawn["images of a step"].bytes == 16 * (1 + 1 + 5) * features * 4
     assert drawn["scores of a batch"].bytes == 0
-    batch = by_name(needs.step_needs(opened(vector_sets, "train.batch_size=4096", strategy="in-batch")))
+    batch = by_name(needs.step_needs(open_toy_run(vector_sets, "train.batch_size=4096", strategy="in-batch")))
     square = ((48, "queries"), (48, "members of the batch"))  # all 48 train queries
     assert batch["scores of a batch"].factors[:2] == square
-    crossed = by_name(needs.step_needs(opened(vector_sets, strategy="hycole")))
+    crossed = by_name(needs.step_needs(open_toy_run(vector_sets, strategy="hycole")))
     assert crossed["scores of a batch"].bytes == 16 * 16 * 8 * 4
     corpus, _ = drawn["candidates"].factors[0]
-    queue, _ = by_name(needs.step_needs(opened(vector_sets, strategy="xbm")))["candidates"].factors[0]
+    queue, _ = by_name(needs.step_needs(open_toy_run(vector_sets, strategy="xbm")))["candidates"].factors[0]
     assert queue > corpus
 
 

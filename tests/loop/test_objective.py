@@ -357,8 +357,8 @@ def test_cube_step_is_info_nce_over_the_hardest_triples(cell, k, exclude):
 
 @torch.no_grad()
 @pytest.mark.parametrize("strategy", ["in-batch", "hycole", "in-batch-cube"])
-@pytest.mark.parametrize("kept", [1, 4, 1000])
-def test_a_batch_strategy_is_thinned_to_its_budget(cell, strategy, kept):
+@pytest.mark.parametrize("budget", [1, 4, 1000])
+def test_a_batch_strategy_is_thinned_to_its_budget(cell, strategy, budget):
     rows = torch.arange(20)
     objective = Objective(
         TrainingCalls(cell.backbone, 0), make_strategy(strategy), make_loss("info-nce"), cell.scene, MiningConfig()
@@ -366,12 +366,12 @@ def test_a_batch_strategy_is_thinned_to_its_budget(cell, strategy, kept):
     whole = objective(batch_of(cell.scene, rows, None))
     plain = batch_of(cell.scene, rows, None)
     seeds = [splitmix(torch.tensor(s), rows) for s in (1, 1, 2)]
-    thinned = [objective(dataclasses.replace(plain, keep=kept, seed=seed)) for seed in seeds]
-    if kept == 1000:
+    thinned = [objective(dataclasses.replace(plain, keep=budget, seed=seed)) for seed in seeds]
+    if budget == 1000:
         assert [result.negatives for result in thinned] == [whole.negatives] * 3
         assert [result.loss for result in thinned] == [whole.loss] * 3
         return
-    assert [result.negatives for result in thinned] == [20 * kept] * 3
+    assert [result.negatives for result in thinned] == [20 * budget] * 3
     first, same_seed, other_seed = thinned
     assert first.loss == same_seed.loss != other_seed.loss
     ((_, of_whole),) = batch_statistics([whole.pools])

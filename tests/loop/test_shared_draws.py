@@ -22,7 +22,7 @@ ROWS = torch.tensor([0, 7, 30, 41])  # two queries of each gallery group
 DRAWN = torch.tensor([[3, 5], [2, 2], [33, 21], [25, 36]])
 
 
-def opened(sets: list[str], *more: str) -> OpenRun:
+def open_toy_run(sets: list[str], *more: str) -> OpenRun:
     opened_run = untrained(config_of(sets, "in-batch+qure:shared=true", *more))
     opened_run.backbone.eval()
     return opened_run
@@ -73,7 +73,7 @@ def softmax_loss(scores: Tensor, targets: list[int], columns: list[list[int]]) -
 
 
 def test_the_draws_of_the_batchs_other_queries_join_the_softmax(vector_sets):
-    opened_run = opened(vector_sets)
+    opened_run = open_toy_run(vector_sets)
     data = opened_run.scene.train.dataset
     targets = data.target_columns[ROWS].tolist()
     drawn = DRAWN.clone()
@@ -88,7 +88,7 @@ def test_the_draws_of_the_batchs_other_queries_join_the_softmax(vector_sets):
 
 @pytest.mark.parametrize("exclude", [False, True])
 def test_known_relevant_images_are_left_out_on_request_and_counted_otherwise(subtests, vector_sets, exclude):
-    opened_run = opened(vector_sets, f"mining.exclude_relevant={str(exclude).lower()}")
+    opened_run = open_toy_run(vector_sets, f"mining.exclude_relevant={str(exclude).lower()}")
     data = opened_run.scene.train.dataset
     targets = data.target_columns[ROWS].tolist()
     assert data.answers is not None
@@ -112,8 +112,8 @@ def test_known_relevant_images_are_left_out_on_request_and_counted_otherwise(sub
 
 
 def test_filters_apply_to_the_draws_of_others(vector_sets):
-    opened_run = opened(vector_sets, "mining.margin=0.05")
-    free = opened(vector_sets)
+    opened_run = open_toy_run(vector_sets, "mining.margin=0.05")
+    free = open_toy_run(vector_sets)
     targets = opened_run.scene.train.dataset.target_columns[ROWS].tolist()
     scores = scores_of(opened_run) * opened_run.backbone.temperature.item()
     high = [{int(c) for c in (scores[i] > scores[i, targets[i]] - 0.05).nonzero()} for i in range(4)]
@@ -128,7 +128,7 @@ def test_the_loss_is_that_of_sentence_transformers(vector_sets, hardness):
     pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-    opened_run = opened(vector_sets)
+    opened_run = open_toy_run(vector_sets)
     train = opened_run.scene.train
     by_target = {int(train.dataset.target_columns[row]): row for row in range(24)}  # of one gallery
     rows = torch.tensor(list(by_target.values())[:4])
@@ -160,7 +160,7 @@ def test_the_loss_is_that_of_sentence_transformers(vector_sets, hardness):
 @pytest.mark.parametrize("kl_over", ["batch", "corpus"])
 def test_candidates_of_a_loss_are_no_draws_of_others(vector_sets, kl_over):
     """What margin-kl ranks besides the negatives: each image once, and none that is a negative already."""
-    opened_run = opened(vector_sets)
+    opened_run = open_toy_run(vector_sets)
     data = opened_run.scene.train.dataset
     targets = data.target_columns[ROWS].tolist()
     columns = columns_of(opened_run, DRAWN, [set()] * 4)

@@ -26,7 +26,7 @@ CLIP = ["backbone.name=clip", "backbone.init=random", "backbone.size=toy", "back
 CASES = {"blip2": (BLIP2, "qure"), "blip": (BLIP, "in-batch"), "clip": (CLIP, "hycole")}
 
 
-def opened(root: Path, sets: list[str], strategy: str) -> OpenRun:
+def open_toy_run(root: Path, sets: list[str], strategy: str) -> OpenRun:
     shared = [f"dataset.root='{root}'", "train.epochs=1", "train.batch_size=36", "compute.device=cpu"]
     return untrained(config_of([*shared, *sets], strategy))
 
@@ -57,7 +57,7 @@ def measure_step(run: OpenRun) -> int:
 def test_the_estimate_is_what_a_step_takes(sets, strategy, toy_root, tmp_path, monkeypatch):
     """Gradients, inputs and activations within 20 %; weights and moments are counted, not estimated."""
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
-    run = opened(toy_root, sets, strategy)
+    run = open_toy_run(toy_root, sets, strategy)
     parts = step_memory.step_memory(run, StepPlan())
     trained = sum(p.nbytes for p in run.backbone.parameters() if p.requires_grad)
     assert parts["moments"] == 2 * trained
@@ -96,7 +96,7 @@ def test_micro_batches_hold_one_part_at_a_time(toy_root, monkeypatch):
 
     Of four processes each has 8 queries and 16 images, and the leaves of all.
     """
-    run = opened(toy_root, BLIP2, "qure")
+    run = open_toy_run(toy_root, BLIP2, "qure")
     monkeypatch.setattr(Architecture, "call", memory_of_rows)
     architecture = Architecture.of(run)
     rows = StepRows({"queries": 32, "candidates": 64}, read=96, scores=0)
@@ -115,7 +115,7 @@ def test_micro_batches_hold_one_part_at_a_time(toy_root, monkeypatch):
 @pytest.mark.parametrize(("sets", "whole"), [(BLIP2, 96), (BLIP, 48)], ids=["features", "pixels"])
 def test_each_process_reads_the_pixels_of_its_own_pictures(sets, whole, toy_root, monkeypatch):
     """Stored features are read whole in every process."""
-    run = opened(toy_root, sets, "qure")
+    run = open_toy_run(toy_root, sets, "qure")
     monkeypatch.setattr(Architecture, "call", memory_of_rows)
     architecture = Architecture.of(run)
     rows = StepRows({"queries": 32, "candidates": 64}, read=96, scores=0)
@@ -127,7 +127,7 @@ def test_each_process_reads_the_pixels_of_its_own_pictures(sets, whole, toy_root
 
 def test_many_images_pass_in_parts(toy_root, monkeypatch):
     """By hand: of 2,000 images 512 keep activations; all have leaves, 4 rows of features are kept, 1,024 in use."""
-    run = opened(toy_root, BLIP2, "qure")
+    run = open_toy_run(toy_root, BLIP2, "qure")
     monkeypatch.setattr(Architecture, "call", memory_of_rows)
     architecture = Architecture.of(run)
     row = 4 * math.prod(architecture.features)
@@ -158,7 +158,7 @@ OPERATIONS = {  # of 32 queries and some images, 30 a row, 10 of them forward
 
 @pytest.mark.parametrize(("calls", "more", "plan", "expected"), OPERATIONS.values(), ids=OPERATIONS)
 def test_operations_of_a_step(calls, more, plan, expected, toy_root, monkeypatch):
-    run = opened(toy_root, BLIP2, "qure")
+    run = open_toy_run(toy_root, BLIP2, "qure")
     monkeypatch.setattr(Architecture, "call", memory_of_rows)
     rows = StepRows({"queries": 32, **calls}, read=0, scores=0, **more)
     assert step_memory.step_operations(Architecture.of(run), rows, plan) == expected
@@ -167,7 +167,7 @@ def test_operations_of_a_step(calls, more, plan, expected, toy_root, monkeypatch
 def test_a_pass_forward_is_a_third_of_a_call(toy_root, tmp_path, monkeypatch):
     """A product takes as much for its value as for each of its two gradients; the images' features get none."""
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
-    call = Architecture.of(opened(toy_root, BLIP2, "qure")).call("queries", 8)
+    call = Architecture.of(open_toy_run(toy_root, BLIP2, "qure")).call("queries", 8)
     assert 1 / 3 <= call.forward / call.operations < 0.4
 
 
@@ -188,7 +188,7 @@ ROWS = {
 
 @pytest.mark.parametrize(("strategy", "more", "calls", "others"), ROWS.values(), ids=ROWS)
 def test_rows_of_a_step(strategy, more, calls, others, toy_root):
-    run = opened(toy_root, [*BLIP2, *more], strategy)
+    run = open_toy_run(toy_root, [*BLIP2, *more], strategy)
     rows = StepRows.of(run.config, run.scene.train.dataset, run.backbone)
     assert rows.calls == calls
     assert (rows.corpus, rows.bank, rows.bank_read) == others
@@ -196,7 +196,7 @@ def test_rows_of_a_step(strategy, more, calls, others, toy_root):
 
 def test_traces_are_kept_by_backbone_and_precision(toy_root, tmp_path, monkeypatch, spy_on):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
-    run = opened(toy_root, BLIP2, "qure")
+    run = open_toy_run(toy_root, BLIP2, "qure")
     monkeypatch.setattr(step_memory, "trace", memory_of_rows)
     traced = spy_on(step_memory, "trace")
     for _ in range(2):
@@ -209,7 +209,7 @@ def test_traces_are_kept_by_backbone_and_precision(toy_root, tmp_path, monkeypat
 
 def test_tracing_changes_nothing(toy_root, tmp_path, monkeypatch):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
-    run = opened(toy_root, BLIP2, "qure")
+    run = open_toy_run(toy_root, BLIP2, "qure")
     before = {name: value.clone() for name, value in run.backbone.state_dict().items()}
     random = torch.get_rng_state()
     modes = [module.training for module in run.backbone.modules()]
@@ -224,7 +224,7 @@ def test_tracing_changes_nothing(toy_root, tmp_path, monkeypatch):
 
 def test_rows_and_pairs_are_told_apart(toy_root, monkeypatch):
     """7 bytes for each row of a side and 3 for each pair, from two traces."""
-    run = opened(toy_root, CLIP, "hycole")
+    run = open_toy_run(toy_root, CLIP, "hycole")
 
     def squares(_: Architecture, name: str, rows: int, *, recompute: bool) -> step_memory.CallMemory:
         return step_memory.CallMemory(7 * rows + 3 * rows**2, 0, output=0, operations=0, forward=0)
@@ -237,7 +237,7 @@ def test_rows_and_pairs_are_told_apart(toy_root, monkeypatch):
 def test_traces_share_one_copy_of_the_backbone(toy_root, tmp_path, monkeypatch, spy_on):
     """Copying takes longer than a fifth of a trace; a trace finds the copy as the first one did, in any order."""
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
-    run = opened(toy_root, BLIP, "in-batch")
+    run = open_toy_run(toy_root, BLIP, "in-batch")
     calls = list(itertools.product(("image_features", "queries", "candidates"), (False, True)))
     first = {}
     for name, recompute in calls:

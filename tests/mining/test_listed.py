@@ -22,7 +22,7 @@ from tests.runs import config_of
 
 ROWS = [{"reference": f"r{n}", "text": f"in red {n}", "target": f"t{n}", "split": "train"} for n in range(4)]
 LISTS = [["t3", "x1"], ["r0"], [], ["x1", "x2", "t3"]]  # the last one lists its own target
-IMAGES = [name for row in ROWS for name in (row["reference"], row["target"])] + ["x1", "x2"]
+IMAGES = [*(row["reference"] for row in ROWS), *(row["target"] for row in ROWS), "x1", "x2"]
 
 
 def load(path: Path, rows: Any, columns: str = "", split: str = "train") -> Triplets:

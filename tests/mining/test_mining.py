@@ -338,7 +338,7 @@ def test_draws_are_counted_by_kind():
 def test_kinds_of_random_draws_are_counted_at_the_first_refresh(strategy, reads):
     """Later ones ask for the kinds of what is drawn, and of all images only for a strategy that is shown them."""
     task = toy_task()
-    calls = list[tuple[Any, ...]]()
+    calls: list[tuple[Any, ...]] = []
     watched = dataclasses.replace(task, kinds=spy(task.kinds, calls))
 
     def widths() -> set[int]:
@@ -660,7 +660,7 @@ def test_kinds_of_what_batches_draw_equal_loops():
         weights[without] = 0.0
         batches.append(BatchPools(scores, scores[:, 0], allowed, weights, weights, true < 0.2, kinds))
     for batch, (rows, statistics) in zip(batches, batch_statistics(batches), strict=True):
-        assert rows == 5
+        assert rows == 5, "of each batch"
         for what, weights in {"draws": batch.drawn, "random": batch.allowed}.items():
             of_rows = []
             for i in range(5):
