@@ -63,7 +63,8 @@ def test_a_strategy_of_which_a_run_collapsed_is_left_out_of_a_contrast():
 
 
 def test_without_two_losses_or_a_common_strategy_there_is_no_contrast():
-    first, second = table("l1", 0.05), table("l2", 0.0)
+    first = table("l1", 0.05)
+    second = table("l2", 0.0)
     assert contrasts([first]) == []
     other = replace(second, values={"m": {"w": second.values["m"]["x"]}})
     assert contrasts([first, other]) == []

@@ -108,12 +108,12 @@ def simulate(gaps: list[float], counts: list[int], sd: float = 0.003) -> dict[st
     return values
 
 
-def keep_first_decided(kept: dict[Any, Difference], new: dict[Any, Difference]) -> None:
-    """Put the differences of a look into `kept` where none has been decided and more seeds are there."""
-    for pair, difference in new.items():
-        earlier = kept.get(pair)
+def update_undecided(differences: dict[Any, Difference], latest: dict[Any, Difference]) -> None:
+    """Take a look's difference of each pair that has none, or an undecided one of fewer seeds."""
+    for pair, difference in latest.items():
+        earlier = differences.get(pair)
         if earlier is None or (earlier.verdict == "undecided" and earlier.seeds < difference.seeds):
-            kept[pair] = difference
+            differences[pair] = difference
 
 
 def brute_force(values: dict[str, Values], looks: Looks) -> tuple[dict[Any, Difference], dict[Any, Difference]]:
@@ -126,8 +126,8 @@ def brute_force(values: dict[str, Values], looks: Looks) -> tuple[dict[Any, Diff
         rows = {name: of_name.values for name, of_name in part.items()}
         seeds = {name: of_name.seeds for name, of_name in part.items()}
         table = ValueTable(rows, design, seeds)
-        keep_first_decided(to_baseline, against(table, "s0", table.generator()))
-        keep_first_decided(of_all_pairs, pairs(table, table.generator()).differences)
+        update_undecided(to_baseline, against(table, "s0", table.generator()))
+        update_undecided(of_all_pairs, pairs(table, table.generator()).differences)
     return to_baseline, of_all_pairs
 
 
@@ -404,9 +404,10 @@ def test_half_done_it_ends_with_the_same_table_of_two_workers(straight, vector_s
     for name in FILES:
         assert (straight / "c" / name).read_bytes() == (tmp_path / "c" / name).read_bytes(), name
     for run in (path.parent for path in straight.glob("*/result.json")):
-        left, right = RunFolder(run), RunFolder(tmp_path / run.name)
-        assert left.result["metrics"] == right.result["metrics"], run.name
-        assert left.metrics() == right.metrics(), run.name
+        of_one_process = RunFolder(run)
+        of_two_workers = RunFolder(tmp_path / run.name)
+        assert of_two_workers.result["metrics"] == of_one_process.result["metrics"], run.name
+        assert of_two_workers.metrics() == of_one_process.metrics(), run.name
 
 
 def test_given_again_it_writes_and_judges_nothing_and_leaves_no_mlflow_run(

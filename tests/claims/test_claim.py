@@ -75,9 +75,14 @@ def test_settings_are_resolved_with_their_own_options(plan):
     assert [config[name].strategy.options["n_neg"] for name in ("cirqrs", "cirqrs-largest")] == ["0.3%", "6%"]
     assert config["fixed"].schedule == config["cirqrs"].schedule
     assert config["dqe-30-70"].strategy.options == {"alpha": 0.3, "beta": 0.7, "scale": "absolute"}
-    one, other = config["dqe"], config["bradley-terry-objective"]
-    assert (one.strategy, one.mining, one.train) == (other.strategy, other.mining, other.train)
-    assert (one.loss.name, other.loss.name) == ("margin-kl", "bradley-terry")
+    dqe = config["dqe"]
+    other_objective = config["bradley-terry-objective"]
+    assert (dqe.strategy, dqe.mining, dqe.train) == (
+        other_objective.strategy,
+        other_objective.mining,
+        other_objective.train,
+    )
+    assert (dqe.loss.name, other_objective.loss.name) == ("margin-kl", "bradley-terry")
     assert config["in-batch"].loss.name == "info-nce"
     assert config["hycole-no-text-composition"].hybrid.alpha == 0 < config["hycole-no-text-composition"].hybrid.beta
 

@@ -24,8 +24,11 @@ def lists_of_images(targets: Any) -> dict[str, list[list[int]]]:
 
 def cosines(folder: Path) -> Any:
     """Return the cosine of every query and every image."""
-    queries, images = np.load(folder / "q.npy"), np.load(folder / "i.npy").T
-    return (queries @ images) / np.linalg.norm(queries, axis=1, keepdims=True) / np.linalg.norm(images, axis=0)
+    queries = np.load(folder / "q.npy")
+    images = np.load(folder / "i.npy")
+    unit_queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+    unit_images = images / np.linalg.norm(images, axis=1, keepdims=True)
+    return unit_queries @ unit_images.T
 
 
 @pytest.fixture

@@ -134,7 +134,9 @@ def test_an_option_that_is_mentioned_exists(line):
     parser: Any = typer.main.get_command(main.app)
     for part in name_of(words).split():
         parser = parser.commands[part]
-    flags = {flag for parameter in parser.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    flags = set()
+    for parameter in parser.params:
+        flags.update(parameter.opts, parameter.secondary_opts)
     assert {word for word in words if word.startswith("--")} <= flags, LINES[line]
 
 

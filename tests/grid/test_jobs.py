@@ -36,18 +36,37 @@ def command_of(vector_flags: Sequence[str], folder: Path, *more: str) -> list[st
     return [*words, *vector_flags, *where, *more]
 
 
-def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsys, before_training):
-    """One cell fails, is told, and is handed out again by the call after that; a job that dies is repeated once.
+def state_of(runs: Path) -> str:
+    """Return the state that the comparison has in MLflow."""
+    return Tracker.open(runs).state(runs / "c" / NOTE)
 
-    In MLflow the comparison is scheduled while cells are left, and finished once they are collected.
-    """
+
+def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsys):
+    """In MLflow the comparison is scheduled while cells are left, and finished once they are collected."""
     command = command_of(vector_flags, tmp_path)
     jobs = tmp_path / "jobs"
     here = Trusted(tmp_path / "runs")
-    tracker = Tracker.open(tmp_path / "runs")
+    assert negbench(command) == 75
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "NUMBER" in line]
+    job = f"python -m negbench.grid.jobs {jobs} NUMBER --runs-dir {tmp_path}/runs"
+    assert line == f"negbench: run `{job}` for 0 to 1, then this command again"
+    assert [compute_line(jobs, number, here).kind for number in (0, 1)] == ["done", "done"]
+    assert [path.name for path in jobs.iterdir()] == ["cells.jsonl"]
+    assert state_of(tmp_path / "runs") == "SCHEDULED"
+    assert negbench(command) == 0
+    assert state_of(tmp_path / "runs") == "FINISHED"
+    with pytest.raises(NegbenchError, match="has lines 0 to 1, not 2"):
+        compute_line(jobs, 2, here)
+    first = json.loads((jobs / "cells.jsonl").read_text().splitlines()[0])
+    (jobs / "cells.jsonl").write_text(json.dumps({**first, "hash": "0" * 64}))
+    assert "sync them" in compute_line(jobs, 0, here).value
 
-    def state() -> str:
-        return tracker.state(tmp_path / "runs" / "c" / NOTE)
+
+def test_a_cell_that_failed_is_told_and_then_handed_out_again(vector_flags, tmp_path, capsys, before_training):
+    """A job that dies is repeated once."""
+    command = command_of(vector_flags, tmp_path)
+    jobs = tmp_path / "jobs"
+    here = Trusted(tmp_path / "runs")
 
     def fail_or_die(run: Any) -> None:
         if run.config.strategy.name == "top-k":
@@ -56,13 +75,10 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
 
     before_training(fail_or_die)
     assert negbench(command) == 75
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "NUMBER" in line]
-    job = f"python -m negbench.grid.jobs {jobs} NUMBER --runs-dir {tmp_path}/runs"
-    assert line == f"negbench: run `{job}` for 0 to 1, then this command again"
-    assert state() == "SCHEDULED"
     assert compute_line(jobs, 0, here).value == "mend this"
     with pytest.raises(Stopped):
         compute_line(jobs, 1, here)
+    capsys.readouterr()
     assert negbench(command) == 75
     assert "for 0 to 0, then" in capsys.readouterr().err  # only the one that died is left
     (jobs / "cells.jsonl").write_text("\n" + (jobs / "cells.jsonl").read_text())
@@ -73,22 +89,17 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
     assert "top-k seed 0: mend this" in error
     assert "in-batch seed 0: its job died, 2 times" in error
     assert "2 of 2 cells failed" in error
+    assert state_of(tmp_path / "runs") == "FINISHED"
     before_training(lambda run: None)
-    assert state() == "FINISHED"
     assert negbench(command) == 75
+    tracker = Tracker.open(tmp_path / "runs")
     (line,) = restore(tracker)
     assert line.partition(" that")[0] == "copied the summary of c"
     assert list(restore(tracker)) == []
     assert [compute_line(jobs, number, here).kind for number in (0, 1)] == ["done", "done"]
-    assert [path.name for path in jobs.iterdir()] == ["cells.jsonl"]
-    assert state() == "SCHEDULED"
+    assert state_of(tmp_path / "runs") == "SCHEDULED"
     assert negbench(command) == 0
-    assert state() == "FINISHED"
-    with pytest.raises(NegbenchError, match="has lines 0 to 1, not 2"):
-        compute_line(jobs, 2, here)
-    row = json.loads((jobs / "cells.jsonl").read_text().splitlines()[0])
-    (jobs / "cells.jsonl").write_text(json.dumps({**row, "hash": "0" * 64}))
-    assert "sync them" in compute_line(jobs, 0, here).value
+    assert state_of(tmp_path / "runs") == "FINISHED"
 
 
 def test_trials_cannot_be_handed_out(tmp_path):

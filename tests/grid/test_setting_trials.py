@@ -79,8 +79,12 @@ def test_every_group_gets_the_rate_with_the_highest_mean_over_seeds(vector_sets,
     for strategy, choice in choices.items():
         tried = dict(choice["tried"])
         runs = trials_by_hand(vector_sets, strategy, list(tried), computed)
-        assert dict(choice["runs"]) == {rate: [run.run_id for run in of_rate] for rate, of_rate in runs.items()}
-        means = {rate: float(np.mean([main_metric(run) for run in of_rate])) for rate, of_rate in runs.items()}
+        names = {}
+        means = {}
+        for rate, of_rate in runs.items():
+            names[rate] = [run.run_id for run in of_rate]
+            means[rate] = float(np.mean([main_metric(run) for run in of_rate]))
+        assert dict(choice["runs"]) == names, strategy
         assert tried == pytest.approx(means), strategy
         highest = [rate for rate in means if means[rate] == pytest.approx(max(means.values()))]
         assert choice["lr"] == min(highest, key=lambda rate: abs(math.log(rate / DOCUMENTED))), strategy

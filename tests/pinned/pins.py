@@ -105,7 +105,8 @@ def pins_of(folder: Path, item: str) -> Any:
     documents = {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
     yield "files", "folder", folder.name
     for cell in documents.get("comparison", {}).pop("cells", ()):
-        key, kind = f"{place(cell)}|{cell['seed']}", class_of(cell)
+        key = f"{place(cell)}|{cell['seed']}"
+        kind = class_of(cell)
         yield "hash", f"hash {key}", cell["hash"][:12]
         if cell["run"] is None:
             yield kind, f"failed {key}", True

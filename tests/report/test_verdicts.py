@@ -366,7 +366,8 @@ def unequal(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 def test_tables_are_in_the_order_of_negatives(unequal):
-    groups, rows = unequal.groups, unequal.rows
+    groups = unequal.groups
+    rows = unequal.rows
     assert {row.strategy: row.negatives for row in rows} == {"in-batch": 63, "weak": 1, "strong": 1}
     table = leader_table(groups, rows)
     assert list(table["quality"]["strategy"]) == ["strong", "weak", "in-batch"]
@@ -375,7 +376,8 @@ def test_tables_are_in_the_order_of_negatives(unequal):
 
 
 def test_equal_negatives_are_compared_first(unequal):
-    groups, rows = unequal.groups, unequal.rows
+    groups = unequal.groups
+    rows = unequal.rows
     first, losers, *_, sure = answer_of(groups, rows)
     order, numbers = first.split(" Whatever the number of negatives, ")  # in-batch is the highest of all
     assert re.match(r"average recall with 1 negative per query and step[^:]*: strong \(", order)
@@ -512,7 +514,8 @@ def two_data_sets(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 def test_over_all_weighs_every_data_set_the_same(two_data_sets):
-    whole, rows = two_data_sets.whole, two_data_sets.rows
+    whole = two_data_sets.whole
+    rows = two_data_sets.rows
     assert whole.labels == {"dataset": OVER_ALL, "loss": "bradley-terry", "backbone": "tiny"}
     assert rows.keys() == {"in-batch", "a"}
     for name, combined in rows.items():
@@ -553,8 +556,9 @@ def test_the_same_queries_again_are_no_new_queries(two_data_sets):
 
 
 def test_the_table_over_all_stands_below_those_of_the_data_sets(two_data_sets):
-    groups, tables, rows = two_data_sets.groups, two_data_sets.tables, two_data_sets.rows
-    printed = leader_tables(groups, [*rows.values(), *rows_by_strategy(tables[1], Rules()).values()])
+    _, second = two_data_sets.tables
+    rows = [*two_data_sets.rows.values(), *rows_by_strategy(second, Rules()).values()]
+    printed = leader_tables(two_data_sets.groups, rows)
     assert list(printed) == ["f@1", "f@2", OVER_ALL]
     over_both = printed[OVER_ALL]["quality"]
     assert list(over_both["strategy"]) == ["a", "in-batch"]
