@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -17,7 +17,6 @@ import pytest
 import torch
 from mlflow.tracking import MlflowClient
 
-from negbench.analysis import findings
 from negbench.analysis.verdict_record import read_verdicts
 from negbench.campaign.plan import plan_comparison, with_recipe
 from negbench.cli.main import run as negbench
@@ -380,16 +379,9 @@ def copied(both: SimpleNamespace, vector_sets: list[str], tmp_path: Path) -> Sim
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def judged(spy_on: Callable[[object, str], list[Any]]) -> list[Any]:
     """Collect the arguments with which the end of a comparison judges it."""
-    calls = list[Any]()
-
-    def note_and_judge(*args: Any) -> Any:
-        calls.append(args)
-        return findings.judge_comparison(*args)
-
-    monkeypatch.setattr(finish_of, "judge_comparison", note_and_judge)
-    return calls
+    return spy_on(finish_of, "judge_comparison")
 
 
 def test_a_comparison_whose_output_is_missing_or_damaged_is_made_again(both, copied, judged):
@@ -551,16 +543,9 @@ _SMALL = (*(f"dataset.{text}" for text in ("name=vectors", *_WORLD)), "backbone.
 
 
 @pytest.mark.parametrize("more", [(), ("dataset.world=0", "eval.select=dev", "eval.dev_fraction=0.2")], ids=str)
-def test_a_finished_run_on_a_made_world_is_planned_without_making_it(more, tmp_path, monkeypatch, subtests):
+def test_a_finished_run_on_a_made_world_is_planned_without_making_it(more, tmp_path, monkeypatch, spy_on, subtests):
     """From its record, if that is what would be computed; that the strategy reads the truth changes nothing here."""
-    worlds = list[Any]()
-    make_parts = vectors._parts
-
-    def note_and_make(*spec: Any, **lines: Any) -> Any:
-        worlds.append(spec)
-        return make_parts(*spec, **lines)
-
-    monkeypatch.setattr(vectors, "_parts", note_and_make)
+    worlds = spy_on(vectors, "_parts")
     flags: dict[str, Any] = {"strategy": {"name": "oracle-after-target"}}
     config = load_config(flags=flags, sets=[*_SMALL, *more])
     run = compute_or_reuse(config, RunContext.open(tmp_path, "none"))
