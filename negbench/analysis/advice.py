@@ -236,15 +236,15 @@ def _mine(row: Verdict, at_best: Sequence[Setting], first: Setting, where: str) 
     if first.refresh_every is not None and len(ages) > 1:
         age = plural(first.refresh_every, "epoch")
         often = f", again every {first.refresh_every} {age}" if first.refresh_every > 1 else ", again every epoch"
-        rest = ""
+        remark = ""
     else:
         often = ""
-        rest = f" How often to mine again was not compared: {AGES}."
+        remark = f" How often to mine again was not compared: {AGES}."
     option = _strategy_option(row)
     _, _, beside = option.partition("+")
     rule = beside or option
     command = f"`negbench mine --run RUN --strategy {rule} --out negatives.parquet`"
-    return f"Mine with {row.strategy} ({estimate_text(_lead(row))} points){often}{where}: {command}.{rest}"
+    return f"Mine with {row.strategy} ({estimate_text(_lead(row))} points){often}{where}: {command}.{remark}"
 
 
 def _tune_first(row: Verdict, best: Setting, options: Sequence[str]) -> str:

@@ -343,7 +343,8 @@ def _describe_others(best: Verdict, rest: Sequence[Verdict], losers: Sequence[Ve
     parts = []
     alike = [row for row in rest if row.strategy in best.identical]
     if alike:
-        parts.append(f"{_names(alike)} {'scores' if len(alike) == 1 else 'score'} exactly the same")
+        score = "scores" if len(alike) == 1 else "score"
+        parts.append(f"{_names(alike)} {score} exactly the same")
     near = [row for row in rest if row not in [*alike, *losers]]
     equal = [row for row in near if row.standing == "equal"]
     if equal:
@@ -447,7 +448,8 @@ def _describe_points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[
             places.setdefault(leaders[0], []).append(varied_text(axes, point) or rows[0].where)
     most = max(counts.values())
     best = [name for name in names if counts[name] == most]
-    lead = f"{join_names(best)} {'is' if len(best) == 1 else 'are'} not beaten at {most}, the most of all strategies"
+    are = "is" if len(best) == 1 else "are"
+    lead = f"{join_names(best)} {are} not beaten at {most}, the most of all strategies"
     won = sum(len(where) for where in places.values())
     line = f"{size}: {lead}; one strategy beats all others at {won}"
     if won < len(at_points):
@@ -485,20 +487,19 @@ def open_pairs(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict]) -> s
             pairs.add((row.table_key, row.baseline, frozenset((row.strategy, other))))
     if not pairs:
         return ""
-    several = len(pairs) > 1
+    are, them, need = ("is", "it", "it needs") if len(pairs) == 1 else ("are", "them", "some need")
     if undecided[0].baseline_asked:
         what = f"{plural(len(pairs), 'difference')} from the baseline"
     else:
         what = plural(len(pairs), "pair")
-    text = f"{len(pairs)} {what} {'are' if several else 'is'} undecided"
+    text = f"{len(pairs)} {what} {are} undecided"
     priced = [row for row in undecided if row.more_seeds > 0]
     if priced:
         seeds = max(row.more_seeds for row in priced)
         computing = duration(_seconds_to_decide(groups, priced))
-        text += f"; about {seeds:.0f} more {'seeds' if seeds > 1 else 'seed'} ({computing} of computing) "
-        text += f"should decide {'them' if several else 'it'}"
+        text += f"; about {seeds:.0f} more {plural(seeds, 'seed')} ({computing} of computing) should decide {them}"
     if any(row.more_seeds < 0 for row in undecided):
-        text += f"; {'some need' if several else 'it needs'} more queries, not seeds"
+        text += f"; {need} more queries, not seeds"
     return text
 
 

@@ -69,6 +69,7 @@ def check_cells(runs: Path, cells: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _check_cell(cell: Mapping[str, Any], folder: RunFolder) -> None:
+    """Raise RunError unless a finished run has the hash, seed, strategy, loss and backbone of its cell."""
     manifest = folder.manifest
     config = folder.config
     where = f"the cell of {short_repr(str(cell.get('strategy')))} with seed {cell['seed']} names run {folder.run_id}"

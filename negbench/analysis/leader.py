@@ -236,6 +236,7 @@ def sort_alike(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> 
 
 
 def _rank(labels: Mapping[str, str], negatives: float, mean: float) -> tuple[object, ...]:
+    """Return the key by which rows and groups are sorted: outer axes, number of negatives, the mean, best first."""
     outer = []
     for axis in AXES:
         if axis not in ("strategy", "loss", "backbone"):

@@ -6,7 +6,7 @@ import pandas as pd
 
 from negbench.analysis.frame import config_of, known_numbers, shared_value
 from negbench.analysis.verdict_record import Estimate, Verdict
-from negbench.analysis.words import estimate_text, join_names, percent, span
+from negbench.analysis.words import estimate_text, join_names, percent, seeds_text, span
 from negbench.grid.axis import AXES, Axis, group_key, point_text, points_of, short_names
 from negbench.grid.setting import COMMON, OWN, ChosenSetting
 
@@ -35,9 +35,8 @@ def lead(point: Sequence[Verdict]) -> Estimate | None:
 
 def size_of(rows: Sequence[Verdict]) -> str:
     """'5 seeds, 40 to 100 queries'."""
-    seeds = span((row.seeds for row in rows), str)
     queries = span((row.queries for row in rows), str)
-    return f"{seeds} {'seed' if seeds == '1' else 'seeds'}, {queries} queries"
+    return f"{seeds_text(row.seeds for row in rows)}, {queries} queries"
 
 
 def unequal_steps(groups: Sequence[pd.DataFrame]) -> dict[tuple[str, str], int]:

@@ -555,8 +555,8 @@ def _interval(mean: float, half: float, level: float, bounds: tuple[float, float
         low = math.floor(low + 1e-6)
         high = math.ceil(high - 1e-6)
     digits = round(-math.log10(_STEP))
-    least, most = bounds
-    return Interval(max(least, round(low * _STEP, digits)), min(most, round(high * _STEP, digits)), level)
+    lowest, highest = bounds
+    return Interval(max(lowest, round(low * _STEP, digits)), min(highest, round(high * _STEP, digits)), level)
 
 
 # --- what is asked of a table --------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ def keep_look(folder: Path, cells: int, inputs: list[str], result: Any) -> None:
 
 
 def _looks(folder: Path) -> dict[str, Any]:
+    """Return the stored looks by their number of cells; {} if there are none or the file is damaged."""
     with suppress(OSError, NegbenchError, TypeError, ValueError):
         return dict(files.read_json(folder / _LOOKS))
     return {}

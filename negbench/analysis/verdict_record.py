@@ -226,6 +226,7 @@ _FLAT = (  # columns of statistics.csv, in their order
 
 
 def _round_value(value: Any) -> Any:
+    """Round the numbers in a value or a nested mapping; NaN for infinity, and 0 for -0."""
     if isinstance(value, dict):
         return {key: _round_value(item) for key, item in value.items()}
     if isinstance(value, float):

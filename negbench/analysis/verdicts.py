@@ -86,9 +86,9 @@ class Rules:
         """Choose the baseline among these strategies (label -> plug-in); None if the requested one is not there."""
         if self.baseline is not None:
             return label_for(self.baseline, plugins)
-        alone = batch_alone(plugins)
-        if alone is not None:
-            return alone
+        batch = batch_alone(plugins)
+        if batch is not None:
+            return batch
         for name in DEFAULT_BASELINES:
             for label, plugin in plugins.items():
                 if plugin == name:
@@ -113,8 +113,8 @@ def beside_batch(rows: Sequence[Verdict]) -> bool:
     tables = group_by(rows, lambda row: row.table_key)
     for members in tables.values():
         plugins = {row.strategy: str(row.facts.get("plugin", row.strategy)) for row in members}
-        alone = batch_alone(plugins)
-        if alone is None or members[0].baseline != alone:
+        batch = batch_alone(plugins)
+        if batch is None or members[0].baseline != batch:
             return False
     return bool(tables)
 

@@ -124,6 +124,12 @@ def plural(count: float, word: str) -> str:
     return word if count == 1 else f"{word}s"
 
 
+def seeds_text(counts: Iterable[int]) -> str:
+    """'3 seeds', '1 seed', or '2 to 5 seeds' where the counts differ."""
+    text = span(counts, str)
+    return f"{text} seed" if text == "1" else f"{text} seeds"
+
+
 def capitalize(text: str) -> str:
     """The text with its first letter in upper case; the others stay as they are."""
     return text[:1].upper() + text[1:]
@@ -184,6 +190,7 @@ def csv_text(frame: "pd.DataFrame") -> str:
 
 
 def _no_formula(value: Any) -> Any:
+    """Return a cell, behind an apostrophe if a spreadsheet would compute it."""
     if not isinstance(value, str):
         return value
     text = printable(value)

@@ -143,6 +143,7 @@ def judgements_of(dataset: PluginConfig) -> dict[str, Any] | None:
 
 
 def _require_relevant(config: ResolvedConfig, cache: DataCache) -> str | None:
+    """Ask for several relevant images per query, on train and on val."""
     for split in ("train", "val"):
         if cache.dataset(config.dataset, split, images=False).relevant is None:
             return f"needs several relevant images per query; {config.dataset.name} {split} labels only the target"
@@ -150,6 +151,7 @@ def _require_relevant(config: ResolvedConfig, cache: DataCache) -> str | None:
 
 
 def _refuse_exchangeable(config: ResolvedConfig, cache: DataCache) -> str | None:
+    """Decline data whose target is a random one of several relevant images."""
     if cache.dataset(config.dataset, "val", images=False).exchangeable:
         return "the target is a random one of several relevant images here, so no model can rank it above the others"
     return None
@@ -161,6 +163,7 @@ def _refuse_vectors(config: ResolvedConfig, cache: DataCache) -> str | None:
 
 
 def _require_people(config: ResolvedConfig, cache: DataCache) -> str | None:
+    """Ask for people's choices between sets of the data set's images."""
     if judgements_of(config.dataset) is not None:
         return None
     return f"needs people's choices between sets of images: --dataset fashioniq, with the {PEOPLE} file beside it"

@@ -195,6 +195,7 @@ def _longer(run: SettingRun) -> str:
 
 
 def _at_refresh(run: SettingRun, series: tuple[list[int], list[float]]) -> Measured:
+    """Return the change of a series (epochs, values) right after a refresh, minus that in the epochs beside it."""
     epochs, values = series
     is_complete = epochs == list(range(len(epochs)))
     effect = event_effect(values, run.result["refresh_epochs"]) if is_complete else float("nan")
@@ -250,6 +251,7 @@ def regime(run: SettingRun, number: str) -> Measured:
 
 
 def _relevant_ranks(run: SettingRun, split: str) -> QueryRanks:
+    """Return the ranks of all relevant images of a split, of which some queries have several."""
     ranks = run.ranks if split == "val" else run.encode(split).ranks()
     if int(ranks.relevant_ranks.lengths.max()) < 2:
         raise MissingEvidence(f"only the targets of {split} are known to be relevant")

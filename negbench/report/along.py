@@ -99,13 +99,13 @@ def _draw_line(rows: Sequence[Verdict], name: str, places: Sequence[tuple[str, s
     styles = _styles(rows)
     lines = []
     for number, (strategy, style) in enumerate(styles.items()):
-        beside = 0.06 * (number - len(styles) / 2)  # so that bars are apart
+        shift = 0.06 * (number - len(styles) / 2)  # so that bars are apart
         x = []
         verdicts = []
         for place, (_, point) in enumerate(places):
             for row in at_point(rows, point):
                 if row.strategy == strategy:
-                    x.append(place + beside)
+                    x.append(place + shift)
                     verdicts.append(row)
         lines.append((strategy, x, verdicts, style))
     _draw_means(axes, lines)
@@ -157,8 +157,8 @@ def budgets_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Ch
             verdicts = [row for row in members if row.strategy == strategy]
             verdicts.sort(key=lambda row: steps[row.epochs])
             from_the_middle = number - (len(styles) - 1) / 2
-            beside = (max(reach) / min(reach)) ** (0.015 * from_the_middle)  # so that bars are apart
-            places = [steps[row.epochs] * beside for row in verdicts]
+            factor = (max(reach) / min(reach)) ** (0.015 * from_the_middle)  # so that bars are apart
+            places = [steps[row.epochs] * factor for row in verdicts]
             lines.append((strategy, places, verdicts, style | _MARKED))
         _draw_means(axes, lines)
         log_axis(axes)

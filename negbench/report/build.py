@@ -19,7 +19,7 @@ from negbench.analysis.leader import FOLDED, sort_alike
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.temperature import temperatures_of
 from negbench.analysis.unchanged import files_made_here, forget
-from negbench.analysis.words import capitalize, in_points, join_names, label_of, percent, shorten_names, span
+from negbench.analysis.words import capitalize, in_points, join_names, label_of, percent, seeds_text, shorten_names
 from negbench.errors import NegbenchError
 from negbench.grid.axis import AXES
 from negbench.loop.step_plan import StepPlan
@@ -346,7 +346,6 @@ def header_of(groups: Sequence[pd.DataFrame]) -> tuple[str, ...]:
     runs: list[StoredRun] = []
     for group in groups:
         runs += list(group["stored"])
-    seeds = span((len(group) for group in groups), str)
     epochs = sorted({run.config.train.epochs or 0 for run in runs})
     ended = max((run.folder.path / "result.json").stat().st_mtime for run in runs)
     worlds = {run.manifest["dataset"].get("world") for run in runs} - {None, ""}
@@ -360,7 +359,7 @@ def header_of(groups: Sequence[pd.DataFrame]) -> tuple[str, ...]:
         data,
         _few("backbone", [shared_value(group, "backbone") for group in groups]),
         _few("loss", [shared_value(group, "loss") for group in groups]),
-        f"{seeds} {'seed' if seeds == '1' else 'seeds'}",
+        seeds_text(len(group) for group in groups),
         f"{' or '.join(str(count) for count in epochs)} epochs",
         f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",
         f"negbench {runs[0].manifest['versions']['negbench']}",

@@ -33,8 +33,8 @@ from negbench.analysis.words import (
     label_of,
     number,
     percent,
+    seeds_text,
     shorten_names,
-    span,
 )
 from negbench.machine.grouping import group_by
 from negbench.metrics.fixed import KINDS
@@ -94,9 +94,8 @@ class ChartData:
     @cached_property
     def size(self) -> str:
         """Sample size: 'n = 1,200 queries, 3 seeds'."""
-        seeds = span((len(group) for group in self.groups), str)
         queries = first_run(self.results).manifest["dataset"]["val_queries"]
-        return f"n = {queries:,} queries, {seeds} {'seed' if seeds == '1' else 'seeds'}"
+        return f"n = {queries:,} queries, {seeds_text(len(group) for group in self.groups)}"
 
     def index(self, group: pd.DataFrame) -> int:
         """Return the index of the strategy's colour: by name, so that it does not depend on a result."""
@@ -209,9 +208,9 @@ def _forest_chart(data: ChartData, rows: Sequence[Verdict], kind: str, question:
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if word in counts)
     panel = Panel("", partial(_forest, lines, question, columns), 0.2 * len(lines) + 0.3)
     epochs = sorted({config_of(group).train.epochs or 0 for group in data.groups})
-    after = f"after {' or '.join(str(count) for count in epochs)} epochs"
+    length = f"{' or '.join(str(count) for count in epochs)} epochs"
     where = f" ({data.where})" if data.where.removesuffix(f"{epochs[0]} epochs") else ""
-    title = f"{name} {after}: {question.title}{where}"
+    title = f"{name} after {length}: {question.title}{where}"
     return Chart(f"{kind}{data.suffix}", title, READ["forest"].format(**about), (panel,), 1, legend, full=True)
 
 

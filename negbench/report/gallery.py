@@ -244,7 +244,9 @@ def _examples(
                 rank = ranks[view.label].get(query.id if split == "val" else row)
             remark = ""
             if rank is not None:
-                remark = f"target at rank {int(rank):,}{' at the last refresh' if split == 'train' else ''}"
+                remark = f"target at rank {int(rank):,}"
+                if split == "train":
+                    remark += " at the last refresh"
             strips.append(ImageRow(f"{view.label}: top {len(images)}", tuple(images), remark))
             if view.label in draws:
                 strips.append(_row_of_draws(dataset, row, view.label, draws[view.label], thumb))

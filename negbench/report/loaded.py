@@ -119,6 +119,7 @@ class Comparison:
         return self._numbers("cost.csv")
 
     def _numbers(self, name: str) -> pd.DataFrame:
+        """Read a CSV file of the comparison."""
         import pandas as pd
 
         return pd.read_csv(io.StringIO(self._text(name)))

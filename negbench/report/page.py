@@ -143,6 +143,7 @@ def write_page(folder: Path, page: Page, form: Form = "svg", before: str = "") -
 
 @cache
 def _template() -> Template:
+    """Load the page's template, with the functions that it calls."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -57,6 +57,7 @@ def _common(flats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _document(name: str, page: Page, settings: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
+    """Return the content of card.json."""
     tests = {group_key(vars(row)): row for row in findings.main_verdicts}
     return {
         "name": name,
@@ -86,6 +87,7 @@ def _row(group: pd.DataFrame, test: Verdict | None, shared: Mapping[str, Any]) -
 
 
 def _tables_in(sections: Iterable[PageSection]) -> list[Table]:
+    """Return the tables of these sections, in order."""
     tables_of_page = []
     for section in sections:
         tables_of_page += [part for part in section.parts if isinstance(part, Table)]

@@ -43,6 +43,7 @@ def share(runs: Path, name: str, to: Path) -> list[Path]:
 
 
 def _copy(source: Path, target: Path, names: list[str]) -> Path:
+    """Copy files into a new folder, without this machine's paths in JSON and Markdown; returns the folder."""
     target.mkdir(parents=True)
     files.seal(target)
     for name in names:

@@ -202,9 +202,8 @@ def _dataset_tables(findings: Findings) -> Iterator[Table]:
         where = dataset if len(leaders) > 1 else ""
         on = f" on {where}" if where else ""
         rows = [row for row in findings.main_verdicts if dataset in ("", row.dataset)]
-        beside = bool(rows) and beside_batch(rows)
-        apart = TABLE_AXES if beside else (*TABLE_AXES, NEGATIVES.title)
-        table = partial(Table, where=where, folded=FOLDED, apart=apart)
+        block_columns = TABLE_AXES if rows and beside_batch(rows) else (*TABLE_AXES, NEGATIVES.title)
+        table = partial(Table, where=where, folded=FOLDED, apart=block_columns)
         title = f"Leader table{on}: {_units(rows)}"
         results = findings.results
         results_there = results[results["dataset"] == dataset]
