@@ -111,6 +111,11 @@ def test_an_ending_turns_where_an_end_of_the_interval_passes_the_margin_or_zero(
     assert recommend([at(row("in-batch+qure", points))], {}).startswith(first_words)
 
 
+def test_a_strategy_that_may_be_ahead_at_another_temperature_alone_changes_nothing():
+    text = recommend([at(OPEN), at(RANDOM, mean=0.93, temperature="0.15")], {})
+    assert text.startswith("Do not mine: nothing is ahead"), text
+
+
 @pytest.mark.parametrize(
     ("plugins", "alone"),
     [
