@@ -563,23 +563,23 @@ def interrupted() -> Callable[[RunConfig, Path, int], RunContext]:
 
 @pytest.fixture
 def watch_epochs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
-    """Return a function that installs a callback on the epoch of every logged point; its errors fail the run."""
+    """Return a function that installs a callback on the epoch of every recorded point; its errors fail the run."""
     from negbench.loop.types import State
 
-    real_noting = State.noting
+    wrap_recorder = State.wrap_recorder
 
     def start(watch: Callable[[int], None]) -> None:
-        def noting(self: State, log: Any) -> Any:
-            note = real_noting(self, log)
+        def wrap_and_watch(self: State, record_point: Any) -> Any:
+            record = wrap_recorder(self, record_point)
 
-            def note_and_watch(values: Any, step: int, epoch: int) -> None:
-                note(values, step, epoch)
+            def record_and_watch(values: Any, step: int, epoch: int) -> None:
+                record(values, step, epoch)
                 if epoch >= 0:
                     watch(epoch)
 
-            return note_and_watch
+            return record_and_watch
 
-        monkeypatch.setattr(State, "noting", noting)
+        monkeypatch.setattr(State, "wrap_recorder", wrap_and_watch)
 
     return start
 

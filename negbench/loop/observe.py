@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from negbench.contracts import Strategy
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.schedule import Phase
-from negbench.loop.types import Log
+from negbench.loop.types import RecordPoint
 from negbench.metrics.score_curves import ScoreCurves, file_name
 from negbench.mining import curves
 from negbench.mining.regime import regime
@@ -38,8 +38,8 @@ def regime_epochs(config: ResolvedConfig, phases: Iterable[Phase]) -> set[int]:
     return {epochs[round(last * place / max(1, count - 1))] for place in range(count)}
 
 
-def note_regime(now: ModelCache, log: Log) -> None:
-    """Take the regime card of the current model, for the log and for result.json."""
+def note_regime(now: ModelCache, record_point: RecordPoint) -> None:
+    """Take the regime card of the current model, for the curves and for result.json."""
     state = now.state
     ranks = now.scores().ranks
     note = f"epoch {state.epoch}"
@@ -49,7 +49,8 @@ def note_regime(now: ModelCache, log: Log) -> None:
 
     numbers = now.once("regime", take_regime_card, "regime", note)
     state.regime.append({"epoch": float(state.epoch), **numbers})
-    log({f"regime/{name}": value for name, value in numbers.items() if not math.isnan(value)}, state.step, state.epoch)
+    point = {f"regime/{name}": value for name, value in numbers.items() if not math.isnan(value)}
+    record_point(point, state.step, state.epoch)
 
 
 def keep_curves(now: ModelCache, folder: RunFolder, moment: str) -> None:
@@ -81,12 +82,12 @@ def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
     return now.once("one modality", make, "evaluate", "one modality")
 
 
-def score_untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:
+def score_untrained(now: ModelCache, record_point: RecordPoint) -> dict[str, dict[str, float]]:
     """Return metrics of the untrained model, for whole queries and for either modality alone."""
     scores = now.scores()
     data = now.run.scene.val.dataset
     values = {f"{now.run.scene.scored_split}/{name}": value for name, value in scores.metrics.items()}
-    log(values | now.also(), 0, -1)
+    record_point(values | now.also(), 0, -1)
     alone = {f"untrained_{name}": metrics for name, metrics in one_modality(now).items()}
     mistakes = {name: value for name, value in data.summarise_mistakes(scores.ranks).items() if not math.isnan(value)}
     return {"untrained": scores.metrics | mistakes, **alone}

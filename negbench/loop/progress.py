@@ -10,7 +10,7 @@ from torch import Tensor
 
 from negbench.display import EVERY, duration
 from negbench.loop.record import peak_memory_mib
-from negbench.loop.types import Log, OpenRun, State
+from negbench.loop.types import OpenRun, RecordPoint, State
 from negbench.machine.free_memory import size
 from negbench.store.runfolder import RunFolder
 
@@ -28,15 +28,15 @@ class Progress:
         folder: has the log file.
         state: of the run.
         total: number of the run's steps.
-        log: receives the mean loss of every hundred steps, as `train/step_loss`.
+        record_point: receives the mean loss of every hundred steps, as `train/step_loss`.
     """
 
-    def __init__(self, run: OpenRun, folder: RunFolder, state: State, total: int, log: Log) -> None:
+    def __init__(self, run: OpenRun, folder: RunFolder, state: State, total: int, record_point: RecordPoint) -> None:
         self._run = run
         self._folder = folder
         self._state = state
         self._total = total
-        self._log = log
+        self._record_point = record_point
         self._start_count()
 
     def _start_count(self) -> None:
@@ -69,7 +69,7 @@ class Progress:
         if len(losses) % POINT == 0:
             recent = torch.stack([loss.cpu() for loss in losses[-POINT:]])
             mean = float(recent.sum()) / (POINT * self._run.config.train.batch_size)
-            self._log({"train/step_loss": mean}, state.step, state.epoch)
+            self._record_point({"train/step_loss": mean}, state.step, state.epoch)
         passed = time.monotonic() - self._counted_from
         if passed >= EVERY:
             line = self._line(passed, float(losses[-1]) / rows)

@@ -35,7 +35,7 @@ from negbench.loop.schedule import check_batches
 from negbench.loop.step_memory import step_memory
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import train
-from negbench.loop.types import Callbacks, Log, OpenRun, PlannedRun, parts_of
+from negbench.loop.types import Callbacks, OpenRun, PlannedRun, RecordPoint, parts_of
 from negbench.machine import files
 from negbench.machine.contents import digest, stamp
 from negbench.machine.heap import keep_memory
@@ -363,27 +363,30 @@ def compute_run(run: OpenRun, folder: RunFolder, context: RunContext) -> RunResu
     """Compute or resume an opened run in its folder, whose lock the caller holds; see `compute_or_reuse`."""
     with (
         threads(run.config.compute.threads),
-        _recording(run, folder, context) as (log, live),
+        _recording(run, folder, context) as (record_point, live),
         run.display.live(folder.run_id),
         assemble_team(run, folder) as team,
     ):
-        details = train(run.in_team(team), folder, log)
+        details = train(run.in_team(team), folder, record_point)
         live.artifacts(details)
     return RunResult(folder, details, tracking_error=live.error)
 
 
 @contextmanager
-def _recording(run: OpenRun, folder: RunFolder, context: RunContext) -> Iterator[tuple[Log, RunLog]]:
-    """Yield the log function for a run's curves and its MLflow copy; write a failure of the block to error.txt."""
+def _recording(run: OpenRun, folder: RunFolder, context: RunContext) -> Iterator[tuple[RecordPoint, RunLog]]:
+    """Yield what records the points of a run's curves, and the run's MLflow copy.
+
+    A failure of the block is written to error.txt.
+    """
     (folder.path / "error.txt").unlink(missing_ok=True)
     with context.tracker.run(folder, run.config.flat(), {**record.tags(run), **context.tags}) as live:
 
-        def log(values: Mapping[str, float], step: int, epoch: int) -> None:
+        def record_point(values: Mapping[str, float], step: int, epoch: int) -> None:
             live.metrics(values, step)
             run.callbacks.point(values, step, epoch)
 
         try:
-            yield log, live
+            yield record_point, live
         except PausedError:
             raise  # interrupted, not failed
         except NegbenchError as error:

@@ -28,7 +28,7 @@ from negbench.loop.pools import define_pools
 from negbench.loop.progress import Progress
 from negbench.loop.schedule import Phase, phases_of, rate_schedule
 from negbench.loop.training_calls import TrainingCalls
-from negbench.loop.types import Log, OpenRun, State
+from negbench.loop.types import OpenRun, RecordPoint, State
 from negbench.machine.signals import check_stopped, finishing, stopping
 from negbench.machine.team import ALONE
 from negbench.mining.mined import BatchPools, batch_statistics, distinct
@@ -39,13 +39,13 @@ from negbench.store.runfolder import RunFolder
 _WAITING = 2**20  # scores of batches whose statistics are computed together
 
 
-def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
+def train(run: OpenRun, folder: RunFolder, record_point: RecordPoint) -> dict[str, Any]:
     """Train and score, with checkpoints after epochs; resume from an existing one; return result.json's contents.
 
     Args:
         run: opened; its backbone's weights are trained in place.
         folder: where checkpoint, metrics, ranks and weights go.
-        log: called with (values by name, step, epoch) for each point of a curve.
+        record_point: called with (values by name, step, epoch) for each point of a curve.
     """
     config = run.config
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
@@ -55,7 +55,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         state = parts.restore(folder) or State()
         state.note_plan(run.step_plan)
         run.display.seconds.update(state.seconds)
-        log = state.noting(log)
+        record_point = state.wrap_recorder(record_point)
         run.team.announce("weights")
         run.team.share_weights(run.backbone)
         now = ModelCache(run, parts.objective, state)
@@ -63,20 +63,20 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         regime_epochs = observe.regime_epochs(config, phases)
         now.expect_embedded(*_splits_to_embed(now, phases, regime_epochs))
         if state.step == 0:
-            state.baselines = observe.score_untrained(now, log)
+            state.baselines = observe.score_untrained(now, record_point)
             observe.keep_curves(now, folder, "start")
         checkpoints = Checkpoints(parts, folder, state, run.display.seconds)
-        progress = Progress(run, folder, state, config.train.epochs * steps_of_epoch(run), log)
+        progress = Progress(run, folder, state, config.train.epochs * steps_of_epoch(run), record_point)
         while state.epoch < config.train.epochs:
             phase = next(phase for phase in phases if state.epoch < phase.end)
             parts.objective.use_strategy(phase.strategy)
             resumed = state.order is not None  # within this epoch, which began before the checkpoint
             if state.epoch in phase.refreshes and not resumed:
-                _refresh(now, parts, phase, folder, log)
+                _refresh(now, parts, phase, folder, record_point)
             elif phase.strategy.scope == "batch":
                 state.negatives = None
             if state.epoch in regime_epochs and not resumed:
-                observe.note_regime(now, log)
+                observe.note_regime(now, record_point)
             if _leaves_out(config, state.epoch) and not resumed:
                 embeddings = now.embeddings(run.scene.train)
                 state.clean = clean_queries(config, run.scene, embeddings, parts.objective.divisor, state.epoch)
@@ -88,13 +88,13 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             run.team.announce("epoch", phases.index(phase), epoch)
             batches = epoch_batches(run, parts.objective, state, parts.streams, strategy)
             loss = train_epoch(run, parts, state, batches, checkpoints, progress)
-            log(_epoch_values(run, parts, state, loss), state.step, state.epoch)
+            record_point(_epoch_values(run, parts, state, loss), state.step, state.epoch)
             state.end_epoch()
             now.expect_embedded(*_splits_to_embed(now, phases, regime_epochs))
             if _is_scored(now):
-                score(now, log)
+                score(now, record_point)
             checkpoints.after_epoch()
-        observe.note_regime(now, log)
+        observe.note_regime(now, record_point)
         if config.eval.select != "last":
             run.backbone.load_state_dict(state.best_weights, strict=False)
             run.team.announce("weights")
@@ -171,8 +171,8 @@ def _is_scored(now: ModelCache) -> bool:
 # --- refresh and draw -------------------------------------------------------------------------------------------------
 
 
-def _refresh(now: ModelCache, parts: TrainingParts, phase: Phase, folder: RunFolder, log: Log) -> None:
-    """Define the pools of the interval that starts now, draw from them, and log the strategy's behaviour."""
+def _refresh(now: ModelCache, parts: TrainingParts, phase: Phase, folder: RunFolder, record_point: RecordPoint) -> None:
+    """Define the pools of the interval that starts now, draw from them, and record the strategy's behaviour."""
     state = now.state
     after_warmup = phase.is_last and state.epoch > 0 and state.refresh == -1
     mined = define_pools(now, phase, folder, parts.streams["draws"])
@@ -180,7 +180,7 @@ def _refresh(now: ModelCache, parts: TrainingParts, phase: Phase, folder: RunFol
     summary = {**mined.summary(), "distinct": distinct(mined.negatives, now.run.config.train.draws)}
     if phase.is_last:
         state.behaviour.append({"epoch": float(state.epoch), **summary})
-    log({f"mining/{name}": value for name, value in summary.items()}, state.step, state.epoch)
+    record_point({f"mining/{name}": value for name, value in summary.items()}, state.step, state.epoch)
     if after_warmup:
         observe.keep_curves(now, folder, "warm")
 
@@ -312,7 +312,7 @@ def _gradients(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -
 
 
 def _epoch_values(run: OpenRun, parts: TrainingParts, state: State, loss: float) -> dict[str, float]:
-    """Return a trained epoch's values for the log; store a batch strategy's behaviour in the state too."""
+    """Return a trained epoch's values for the curves; store a batch strategy's behaviour in the state too."""
     values = {
         "train/loss": loss,
         "train/lr": float(parts.schedule.get_last_lr()[0]),
@@ -361,7 +361,7 @@ def batch_behaviour(statistics: list[tuple[int, dict[str, float]]]) -> dict[str,
 # --- score ------------------------------------------------------------------------------------------------------------
 
 
-def score(now: ModelCache, log: Log) -> None:
+def score(now: ModelCache, record_point: RecordPoint) -> None:
     """Score val, the dev part and `eval.also` for the curve; keep the best weights if an epoch is selected."""
     run = now.run
     state = now.state
@@ -380,4 +380,4 @@ def score(now: ModelCache, log: Log) -> None:
         state.best = main
         state.best_epoch = state.epoch
         state.best_weights = {name: weight.detach().clone() for name, weight in trained_state(run.backbone).items()}
-    log(values, state.step, state.epoch - 1)
+    record_point(values, state.step, state.epoch - 1)

@@ -22,7 +22,7 @@ from negbench.settings.config import ResolvedConfig
 if TYPE_CHECKING:
     from negbench.display import Display
 
-Log = Callable[[Mapping[str, float], int, int], None]  # values by name, step, epoch (as in metrics.jsonl)
+RecordPoint = Callable[[Mapping[str, float], int, int], None]  # values by name, step, epoch (as in metrics.jsonl)
 
 
 def _nothing(*_: object) -> None:
@@ -39,7 +39,7 @@ class Callbacks:
         stepped: called with `TrainingParts`, `State` and `Batch` when a step has moved the weights, uncounted yet.
     """
 
-    point: Log = _nothing
+    point: RecordPoint = _nothing
     refreshed: Callable[..., None] = _nothing
     stepped: Callable[..., None] = _nothing
 
@@ -153,11 +153,11 @@ class State:
         if last != vars(plan):
             self.computed.append({"epoch": self.epoch, **vars(plan)})
 
-    def noting(self, log: Log) -> Log:
-        """Wrap `log` so that it also stores every point here."""
+    def wrap_recorder(self, record_point: RecordPoint) -> RecordPoint:
+        """Return a function that stores each point of a curve here, too, before it calls `record_point`."""
 
-        def note(values: Mapping[str, float], step: int, epoch: int) -> None:
+        def store_and_record(values: Mapping[str, float], step: int, epoch: int) -> None:
             self.points.append({"step": step, "epoch": epoch, **values})
-            log(values, step, epoch)
+            record_point(values, step, epoch)
 
-        return note
+        return store_and_record

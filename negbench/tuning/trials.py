@@ -20,7 +20,7 @@ from negbench.errors import RunError
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, InProcess, Notify, last_event
 from negbench.loop.runs import DATA, RunContext, compute_or_reuse, plan_run
-from negbench.loop.types import Callbacks, Log, PlannedRun
+from negbench.loop.types import Callbacks, PlannedRun, RecordPoint
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.scoring.values import values_of
@@ -176,7 +176,7 @@ def _name_objective(study: optuna.Study, metric: str) -> None:
             study.set_metric_names(names)
 
 
-def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float], metric: str) -> Log:
+def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float], metric: str) -> RecordPoint:
     """Return a callback that reports the mean score over this and earlier cells (%) to Optuna each epoch, and prunes.
 
     The default, trial 0, is never pruned. A pruner's answer is noted before it is obeyed, as Hyperband gives it once.
