@@ -66,9 +66,9 @@ def _help(task: TeamTask) -> None:
             elif what == "embed":
                 evaluation.help_embed(run.backbone, run.scene, *values)
             elif what == "epoch":
-                phase, epoch = values
+                phase, pairs_epoch = values
                 parts.objective.use_strategy(phases[phase].strategy)
-                parts.objective.use_epoch(run.scene.at_epoch(run.backbone, epoch, config))
+                parts.objective.use_epoch(run.scene.at_epoch(run.backbone, pairs_epoch, config))
                 run.backbone.train()
             elif what == "step":
                 batch, state.step = values

@@ -66,14 +66,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class StepResult:
-    """Scalar `loss` with its gradient, the number of `negatives` used, and what is known about them.
+    """Scalar `loss` with its gradient, the number of negatives used, and what is known about them.
 
     `pools` are a batch strategy's. `shared` is [B, 2] float32: how many of a query's negatives were drawn for others,
     and how many of those are known to be relevant to it; None if no draws are shared, or no relevant images are known.
     """
 
     loss: Tensor
-    negatives: int
+    negative_count: int
     pools: BatchPools | None
     shared: Tensor | None = None
 

@@ -83,9 +83,9 @@ def train(run: OpenRun, folder: RunFolder, record_point: RecordPoint) -> dict[st
             now.clear()
             # mined pairs stay fixed for their refresh interval; texts and other pairs are the epoch's
             keeps_pairs = run.scene.train.dataset.redraws and phase.strategy.scope == "corpus"
-            epoch = state.interval_start if keeps_pairs else state.epoch
-            parts.objective.use_epoch(run.scene.at_epoch(run.backbone, epoch, config), state.hardest_share)
-            run.team.announce("epoch", phases.index(phase), epoch)
+            pairs_epoch = state.interval_start if keeps_pairs else state.epoch
+            parts.objective.use_epoch(run.scene.at_epoch(run.backbone, pairs_epoch, config), state.hardest_share)
+            run.team.announce("epoch", phases.index(phase), pairs_epoch)
             batches = epoch_batches(run, parts.objective, state, parts.streams, strategy)
             loss = train_epoch(run, parts, state, batches, checkpoints, progress)
             record_point(_epoch_values(run, parts, state, loss), state.step, state.epoch)
@@ -262,7 +262,7 @@ def train_epoch(
 def _count_step(state: State, batch: Batch, result: StepResult) -> None:
     state.losses.append(result.loss.detach() * len(batch.rows))
     state.step += 1
-    state.negatives_seen += result.negatives
+    state.negatives_seen += result.negative_count
     if result.shared is not None:
         state.statistics += shared_statistics(result.shared)
 

@@ -87,7 +87,7 @@ def test_the_bank_is_the_gallery_in_one_softmax(opened, k):
         hardest = sorted(others, key=lambda column: -float(scores[row, column]))[:k]
         count += len(hardest)
         want -= float(scores[row, [target, *hardest]].log_softmax(0)[0]) / len(ROWS)
-    assert result.negatives == count
+    assert result.negative_count == count
     assert float(result.loss) == pytest.approx(want, abs=1e-5)
     assert batch_statistics([result.pools])[0][1]["pool_size"] == (k or 19)
 
@@ -131,7 +131,7 @@ def test_a_queue_holds_the_last_targets_as_they_were(opened):
         count += len(of_batch) + len(of_queue)
         for negatives in (of_batch, of_queue):
             want -= float(torch.stack([scores[row, target], *negatives]).log_softmax(0)[0]) / 5
-    assert result.negatives == count
+    assert result.negative_count == count
     assert float(result.loss) == pytest.approx(want, abs=1e-5)
     assert objective.memory.columns.tolist() == [c for c, _ in queue]
     assert not objective.memory.tokens.requires_grad
@@ -152,7 +152,7 @@ def test_planes_and_filters_reach_a_bank(subtests, opened):
                 columns = gallery(opened, row) if name == "bank" else in_batch * 2
                 for column in columns:
                     count += column != target and float(images[target] @ images[column]) <= 0.1
-            assert step(objective).negatives == count
+            assert step(objective).negative_count == count
 
 
 def test_what_a_bank_holds_is_no_candidate_again(opened):
@@ -246,7 +246,7 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(subtests, opened):
         count += len(negatives)
         pool_sizes.append(len(others))
         want -= float(torch.tensor([float(scores[row, target]), *negatives]).log_softmax(0)[0]) / len(ROWS)
-    assert result.negatives == count
+    assert result.negative_count == count
     assert float(result.loss.detach()) == pytest.approx(want, abs=1e-5)
     ((_, statistics),) = batch_statistics([result.pools])
     assert statistics["pool_size"] == pytest.approx(sum(pool_sizes) / 5)
@@ -284,7 +284,7 @@ def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened):
 def test_mixed_negatives_are_thinned_with_the_others(opened):
     """`train.num_negatives` limits all negatives of the loss, mixed ones included."""
     objective = objective_of(opened, "mochi", "info-nce", **{**MIXED, "pairs": 8, "with_query": 8})
-    assert step(objective, keep=6, seed=torch.arange(5)).negatives == 6 * 5
+    assert step(objective, keep=6, seed=torch.arange(5)).negative_count == 6 * 5
 
 
 def test_what_a_bank_does_not_go_with(opened, subtests):

@@ -102,7 +102,7 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell, sl
         count += len(every)
         parts = [every] if slots == "joint" else list(by_slot.values())
         losses.append(sum(nce(positive, *part) for part in parts))
-    assert result.negatives == count
+    assert result.negative_count == count
     assert float(result.loss) == pytest.approx(sum(losses) / len(losses), abs=2e-4)
 
 
@@ -348,7 +348,7 @@ def test_cube_step_is_info_nce_over_the_hardest_triples(cell, k, exclude):
     positive = torch.tensor([score(cell.backbone, scene, r, r, t) for r, t in zip(rows, targets, strict=True)])
     logits = torch.cat([positive[:, None], hardest.expand(5, -1)], dim=1) / float(cell.backbone.temperature)
     assert float(result.loss) == pytest.approx(float(-logits.log_softmax(1)[:, 0].mean()), abs=1e-4)
-    assert result.negatives == 5 * len(hardest)
+    assert result.negative_count == 5 * len(hardest)
     ((_, statistics),) = batch_statistics([result.pools])
     assert statistics["pool_size"] == len(hardest)
     assert statistics["hardness"] == pytest.approx(float((positive[:, None] - hardest).mean()), abs=1e-5)
@@ -368,10 +368,10 @@ def test_a_batch_strategy_is_thinned_to_its_budget(cell, strategy, budget):
     seeds = [splitmix(torch.tensor(s), rows) for s in (1, 1, 2)]
     thinned = [objective(dataclasses.replace(plain, keep=budget, seed=seed)) for seed in seeds]
     if budget == 1000:
-        assert [result.negatives for result in thinned] == [whole.negatives] * 3
+        assert [result.negative_count for result in thinned] == [whole.negative_count] * 3
         assert [result.loss for result in thinned] == [whole.loss] * 3
         return
-    assert [result.negatives for result in thinned] == [20 * budget] * 3
+    assert [result.negative_count for result in thinned] == [20 * budget] * 3
     first, same_seed, other_seed = thinned
     assert first.loss == same_seed.loss != other_seed.loss
     ((_, of_whole),) = batch_statistics([whole.pools])

@@ -83,7 +83,7 @@ def test_the_draws_of_the_batchs_other_queries_join_the_softmax(vector_sets):
     assert columns[1].count(targets[0]) == 2  # its own draw, and the other query's target
     result = step(opened_run, drawn)
     assert float(result.loss) == pytest.approx(softmax_loss(scores_of(opened_run), targets, columns), abs=1e-5)
-    assert result.negatives == sum(map(len, columns))
+    assert result.negative_count == sum(map(len, columns))
 
 
 @pytest.mark.parametrize("exclude", [False, True])

@@ -107,7 +107,7 @@ def step_of(
         batch = Batch(rows, drawn, {k: v[rows] for k, v in train.tokens.items()})
         result = Objective(TrainingCalls(opened.backbone, 0), *parts)(batch)
     scores = relevance(embeddings.queries, embeddings.candidates) / opened.backbone.temperature.item()
-    return float(result.loss), result.negatives, scores, train.dataset.target_columns[rows]
+    return float(result.loss), result.negative_count, scores, train.dataset.target_columns[rows]
 
 
 def test_a_union_is_the_draws_and_the_other_targets_in_one_softmax(vector_sets):

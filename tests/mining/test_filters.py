@@ -124,7 +124,7 @@ def test_a_batch_is_filtered_by_its_own_scores(subtests, vector_sets):
         with subtests.test(name=name):
             parts = (TrainingCalls(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene)
             step = Objective(*parts, mining)(batch)
-            assert 0 < step.negatives == count < Objective(*parts, MiningConfig())(batch).negatives
+            assert 0 < step.negative_count == count < Objective(*parts, MiningConfig())(batch).negative_count
 
 
 def test_a_filter_makes_any_pool_one_of_scores(vector_sets):
