@@ -106,7 +106,8 @@ def _find_finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: st
             about = _read_manifest(file.parent, stamp(file.with_name("config.json")))
             if settings.items() <= about["config"].items():
                 recorded = about["dataset"]
-                data = _contents(full, cache, [recorded["train"], recorded["val"], ""])
+                no_pictures = ""  # data that are made have no image files
+                data = _contents(full, cache, [recorded["train"], recorded["val"], no_pictures])
                 planned = PlannedRun(full, recorded[label], card, data, _remarks(full, cache), socket.gethostname())
                 if planned.hash == about["hash"]:
                     return planned
@@ -130,7 +131,8 @@ def _contents(config: ResolvedConfig, cache: DataCache, identities: Sequence[str
     Args:
         config: of the run.
         cache: loads data and backbones.
-        identities: of data that are made and have no files; none: the data are read.
+        identities: of train, of val and of their pictures, for data that are made and have no files; none: the data
+            are read.
     """
     beside_data = [cache.outline(config).key]
     for with_backbone in _with_other_backbones(config):
