@@ -137,23 +137,24 @@ def plan_comparison(options: Compare, runs: Path) -> ComparisonPlan:
     """
     axes = Axes.of(options)
     _check_axes(options, axes)
-    parts = _plan_parts(options, axes, runs)
-    remarks = list(dict.fromkeys([*parts.remarks, *_idle_settings(options, parts.cells)]))
+    planned_cells = _plan_combinations(options, axes, runs)
+    cells = planned_cells.cells
+    remarks = list(dict.fromkeys([*planned_cells.remarks, *_idle_settings(options, cells)]))
     about: dict[str, Any] = {}
     if axes.dials:
         about["dials"] = plain_dials(axes.dials)
-    if parts.left_out:
-        about["left_out"] = parts.left_out
+    if planned_cells.left_out:
+        about["left_out"] = planned_cells.left_out
     if remarks:
         about["remarks"] = remarks
-    folder = _folder(options, runs, parts.cells, about)
-    notes([*remarks, *(_skip_text(place) for place in parts.left_out)])
-    planned = ComparisonPlan(options, folder, parts.cells, size=_size(axes, parts.cells))
+    folder = _folder(options, runs, cells, about)
+    notes([*remarks, *(_skip_text(place) for place in planned_cells.left_out)])
+    planned = ComparisonPlan(options, folder, cells, size=_size(axes, cells))
     return _plan_trials(planned, axes, runs)
 
 
 @dataclass(frozen=True)
-class _PlannedParts:
+class _PlannedCells:
     """The cells of a comparison's axes; the places that cannot be planned, with the reason; and remarks on systems."""
 
     cells: list[Cell]
@@ -161,36 +162,37 @@ class _PlannedParts:
     remarks: list[str]
 
 
-def _plan_parts(options: Compare, axes: Axes, runs: Path) -> _PlannedParts:
+def _plan_combinations(options: Compare, axes: Axes, runs: Path) -> _PlannedCells:
     """Plan the cells of all combinations; a point or a system's strategy that cannot be planned is left out.
 
     Raises:
         NegbenchError: a combination that cannot be left out, or nothing that can be planned.
     """
-    parts, axes = _parts(options, axes)
-    inner = axes.without(*parts[0]).choices()  # all parts are of the same axes
+    outer_choices, axes = _outer_choices(options, axes)
+    inner_choices = axes.without(*outer_choices[0]).choices()  # all outer choices are of the same axes
     cells: dict[tuple[str, ...], Cell] = {}
     left_out: list[dict[str, str]] = []
     remarks: list[str] = []
     failure: NegbenchError | None = None
     with progress("plan") as display:
-        for part in parts:
-            choices = [{**choice, **part} for choice in inner]
+        for outer in outer_choices:
+            choices = [{**inner, **outer} for inner in inner_choices]
             columns = [axes.columns(choice) for choice in choices]
             try:
-                cells_of_part = plan_cells(axes.configs(choices, DATA, remarks.append), runs, display, DATA, columns)
+                cells_of_outer = plan_cells(axes.configs(choices, DATA, remarks.append), runs, display, DATA, columns)
             except NegbenchError as error:
-                if not part or part.get("own"):
+                # without its own strategy, the baseline, a system cannot be compared; an empty choice is of all cells
+                if not outer or outer.get("is_own_strategy"):
                     raise
                 failure = error
-                left_out.append(_left_out(axes, part, error))
+                left_out.append(_describe_left_out(axes, outer, error))
                 continue
-            for cell in cells_of_part:
+            for cell in cells_of_outer:
                 cells.setdefault(_place(cell), cell)  # a system's own strategy may be named again
     if not cells:
         assert failure is not None  # every combination failed
         raise failure
-    return _PlannedParts(list(cells.values()), left_out, remarks)
+    return _PlannedCells(list(cells.values()), left_out, remarks)
 
 
 def _idle_settings(options: Compare, cells: Sequence[Cell]) -> list[str]:
@@ -230,15 +232,15 @@ def _place(cell: Cell) -> tuple[str, ...]:
     return (*(cell.labels.get(axis, "") for axis in ("system", "point", "settings")), cell.hash)
 
 
-def _left_out(axes: Axes, part: Choice, error: NegbenchError) -> dict[str, str]:
-    """Return a part that cannot be planned, in the form of comparison.json."""
+def _describe_left_out(axes: Axes, outer: Choice, error: NegbenchError) -> dict[str, str]:
+    """Return an outer choice whose cells cannot be planned, in the form of comparison.json."""
     place = {}
-    if "system" in part:
-        place["system"] = part["system"]
+    if "system" in outer:
+        place["system"] = outer["system"]
     else:
-        place["point"] = point_text(short_names(axes.dials), [dial.table_value(part[dial.key]) for dial in axes.dials])
-    if "strategy" in part:
-        place["strategy"] = part["strategy"]["name"]
+        place["point"] = point_text(short_names(axes.dials), [dial.table_value(outer[dial.key]) for dial in axes.dials])
+    if "strategy" in outer:
+        place["strategy"] = outer["strategy"]["name"]
     return {**place, "reason": str(error)}
 
 
@@ -248,8 +250,11 @@ def _skip_text(place: Mapping[str, str]) -> str:
     return f"{labels} skipped: {place['reason']}"
 
 
-def _parts(options: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
-    """Return what is planned at a time, and left out where one of its cells cannot be planned; and all axes."""
+def _outer_choices(options: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
+    """Return the choices (points, or systems with strategies) whose cells are planned or left out together; all axes.
+
+    Without dials and systems it is one empty choice: all cells.
+    """
     if options.systems is None:
         keys = [dial.key for dial in axes.dials]
         points = [dict(zip(keys, point, strict=True)) for point in points_of(axes.dials)]
@@ -261,7 +266,7 @@ def _parts(options: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
         system(name, "--systems")  # raises
     base = [*axes.base, {"dataset": axes.values("dataset")[0], "backbone": axes.values("backbone")[0]}]
     choices = system_choices(names, axes.values("strategy"), base, DATA)
-    system_axes = (Axis("system", tuple(names), "system"), Axis("own", (True, False), "own"))
+    system_axes = (Axis("system", tuple(names), "system"), Axis("is_own_strategy", (True, False), "own"))
     return choices, Axes(axes.base, (*system_axes, *axes.without("loss", "strategy").axes))
 
 

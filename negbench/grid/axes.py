@@ -151,7 +151,7 @@ class Axes:
 def choice_layers(choice: Choice) -> list[Layer]:
     """Return the configuration layers of a choice: sections, then single settings, which win.
 
-    What is no setting (`settings`, `own`) has none.
+    What is no setting (`settings`, `is_own_strategy`) has none.
     """
     layers: list[Layer] = []
     for key, value in choice.items():

@@ -28,7 +28,7 @@ class Axis:
 
     Attributes:
         key: a setting (`train.epochs`, `dataset.twins`, `seed`), a section whose values are plug-ins (`strategy`),
-            `system`, or `settings` (default or tuned).
+            `system`, `settings` (default or tuned), or `is_own_strategy` (of its system).
         values: in the order of tables and charts.
         column: of comparison.json and of the results frame, for its values; a dial's is its key, which has a dot.
     """

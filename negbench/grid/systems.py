@@ -18,7 +18,7 @@ from negbench.systems.system import system, with_system
 def system_choices(
     names: Sequence[str], strategies: Sequence[Mapping[str, Any]], base: Sequence[Layer], cache: DataCache
 ) -> list[dict[str, Any]]:
-    """Return every system with every strategy, its own (`own`) first: the table's baseline.
+    """Return every system with every strategy, its own (`is_own_strategy`) first: the table's baseline.
 
     Args:
         names: names of the systems.
@@ -36,8 +36,8 @@ def system_choices(
             baseline = config.strategy.model_dump()  # with what `--set` gives it
         for section in [baseline, *others]:
             count = _num_negatives(config, str(section["name"]))
-            is_own = section is baseline
-            choices.append({"system": name, "strategy": section, "train.num_negatives": count, "own": is_own})
+            choice = {"system": name, "strategy": section, "train.num_negatives": count}
+            choices.append({**choice, "is_own_strategy": section is baseline})
     return choices
 
 
