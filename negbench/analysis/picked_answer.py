@@ -33,10 +33,10 @@ def picked_answer(document: Mapping[str, Any], metric: str, main: str, covered: 
         by += f", not by {label_of(metric)},"
     seeds = join_names([str(seed) for seed in first.seeds], len(first.seeds))
     how = f"by {by} on {_dev_part(settings)} with {plural(len(first.seeds), 'seed')} {seeds}"
-    own_settings = [picked for picked in settings if picked.labels.get("settings") != COMMON]
-    common_settings = [picked for picked in settings if picked.labels.get("settings") == COMMON]
+    own_settings = [chosen for chosen in settings if chosen.labels.get("settings") != COMMON]
+    common_settings = [chosen for chosen in settings if chosen.labels.get("settings") == COMMON]
     sentences = _describe_choice(own_settings, how, covered)
-    if any(picked.means for picked in common_settings):
+    if any(chosen.means for chosen in common_settings):
         sentences.append(f"The best on average, in the rows of {COMMON} settings: {_members(common_settings)}.")
     return [" ".join([*sentences, *_compare_tables(own_settings)])]
 
@@ -48,38 +48,38 @@ _TITLES = {  # what was chosen -> how the sentence begins
 }
 
 
-def _what(picked: ChosenSetting) -> str:
+def _what(chosen: ChosenSetting) -> str:
     """Return what was chosen for a group: its rate, its temperature, or its setting, which is both."""
-    if picked.setting.temperature is None:
+    if chosen.setting.temperature is None:
         return "rate"
-    rates = {setting.lr for setting, _ in picked.tried}
+    rates = {setting.lr for setting, _ in chosen.tried}
     return "temperature" if len(rates) == 1 else "setting"
 
 
-def _value(picked: ChosenSetting) -> str:
+def _value(chosen: ChosenSetting) -> str:
     """Return what was chosen for a group: '0.003', 'learned', '0.003 at a temperature of 0.07'."""
-    if _what(picked) == "temperature":
-        return str(picked.setting.temperature)
-    return picked.setting.words()
+    if _what(chosen) == "temperature":
+        return str(chosen.setting.temperature)
+    return chosen.setting.words()
 
 
 def _highest_first(settings: Sequence[ChosenSetting]) -> list[tuple[str, ChosenSetting]]:
     """Return the name of each group with its setting, sorted by setting."""
 
     def setting_of(pair: tuple[str, ChosenSetting]) -> TrialSetting:
-        _, picked = pair
-        return picked.setting
+        _, chosen = pair
+        return chosen.setting
 
-    names = names_of([picked.labels for picked in settings])
+    names = names_of([chosen.labels for chosen in settings])
     return sorted(zip(names, settings, strict=True), key=setting_of, reverse=True)
 
 
 def _members(settings: Sequence[ChosenSetting]) -> str:
     """'0.003 for qure and dqe; 0.001 for top-k', the highest first, without groups whose trials all failed."""
     names_by_value: dict[str, list[str]] = {}
-    for name, picked in _highest_first(settings):
-        if picked.means:
-            names_by_value.setdefault(_value(picked), []).append(name)
+    for name, chosen in _highest_first(settings):
+        if chosen.means:
+            names_by_value.setdefault(_value(chosen), []).append(name)
     return "; ".join(f"{value} for {join_names(names, _NAMED)}" for value, names in names_by_value.items())
 
 
@@ -88,13 +88,13 @@ def _describe_choice(settings: Sequence[ChosenSetting], how: str, covered: Seque
     at_end = []
     failed = []
     outside = []
-    for name, picked in _highest_first(settings):
-        if not picked.means:
+    for name, chosen in _highest_first(settings):
+        if not chosen.means:
             failed.append(name)
             continue
-        if picked.at_end:
+        if chosen.at_end:
             at_end.append(name)
-        if group_key(picked.labels) not in covered:
+        if group_key(chosen.labels) not in covered:
             outside.append(name)
     sentences = []
     what = _what(settings[0])
@@ -126,7 +126,7 @@ def _intervals_contain(what: str, outside: Sequence[str], finished: int) -> str:
 
 def _dev_part(settings: Sequence[ChosenSetting]) -> str:
     """Say how many queries the rates were chosen on, and whether these are fewer than they should be."""
-    sizes = [picked.queries for picked in settings if picked.queries]
+    sizes = [chosen.queries for chosen in settings if chosen.queries]
     if not sizes:
         return "queries that are not reported"
     where = "generated for this" if settings[0].generated else "carved from train"
@@ -138,10 +138,10 @@ def _dev_part(settings: Sequence[ChosenSetting]) -> str:
 
 def _compare_tables(settings: Sequence[ChosenSetting]) -> list[str]:
     """Say what the trials show where the settings of a table differ: at each strategy's own, and at a common one."""
-    tables = group_by(settings, lambda picked: group_key({**picked.labels, "strategy": ""}))
+    tables = group_by(settings, lambda chosen: group_key({**chosen.labels, "strategy": ""}))
     sentences = []
     for rows in tables.values():
-        sentence = _compare_strategies([picked for picked in rows if picked.means])
+        sentence = _compare_strategies([chosen for chosen in rows if chosen.means])
         if sentence:
             sentences.append(sentence)
     return sentences[:_TABLES]
@@ -149,20 +149,20 @@ def _compare_tables(settings: Sequence[ChosenSetting]) -> list[str]:
 
 def _compare_strategies(rows: Sequence[ChosenSetting]) -> str:
     """Compare a table's highest strategy with those that have another setting; '' if there is none."""
-    if len({picked.setting for picked in rows}) < 2:
+    if len({chosen.setting for chosen in rows}) < 2:
         return ""
-    highest = max(rows, key=lambda picked: picked.means[picked.setting])
+    highest = max(rows, key=lambda chosen: chosen.means[chosen.setting])
     common = _common(rows, highest.setting)
     what = _what(highest)
     parts = []
-    for picked in rows:
-        if picked.setting == highest.setting:
+    for chosen in rows:
+        if chosen.setting == highest.setting:
             continue
-        apart = highest.means[highest.setting] - picked.means[picked.setting]
-        text = f"{percent(apart)} points between {highest.labels['strategy']} and {picked.labels['strategy']}"
+        apart = highest.means[highest.setting] - chosen.means[chosen.setting]
+        text = f"{percent(apart)} points between {highest.labels['strategy']} and {chosen.labels['strategy']}"
         text += f" at their own {what}s"
         if common is not None:
-            text += f", {_at_common(highest.means[common] - picked.means[common])}"
+            text += f", {_at_common(highest.means[common] - chosen.means[common])}"
         parts.append(text)
     where = f"On the {number(highest.queries)} queries of the trials"
     if common is not None:
@@ -181,6 +181,6 @@ def _common(rows: Sequence[ChosenSetting], configured: TrialSetting) -> TrialSet
     """Return the setting with the highest mean over these strategies, of those that all finished; None without one."""
     means = {}
     for setting in rows[0].means:
-        if all(setting in picked.means for picked in rows):
-            means[setting] = sum(picked.means[setting] for picked in rows) / len(rows)
+        if all(setting in chosen.means for chosen in rows):
+            means[setting] = sum(chosen.means[setting] for chosen in rows) / len(rows)
     return best_setting(means, configured) if means else None

@@ -88,7 +88,7 @@ def settings_frame(rows: Sequence[Verdict], settings: Sequence[ChosenSetting]) -
         rows: verdicts on one metric.
         settings: that were chosen, two of each strategy.
     """
-    setting_of = {group_key(picked.labels): str(picked.setting) for picked in settings}
+    setting_of = {group_key(chosen.labels): str(chosen.setting) for chosen in settings}
     result_of = {group_key(vars(row)): row for row in rows}
     axes = [axis for axis in AXES if axis not in ("settings", "strategy")]
     lines = []

@@ -64,8 +64,8 @@ def read_chosen_settings(document: Mapping[str, Any]) -> list[ChosenSetting]:
 def trial_runs(document: Mapping[str, Any]) -> list[str]:
     """Return the runs of all trials that comparison.json names, each once."""
     names: dict[str, None] = {}
-    for picked in read_chosen_settings(document):
-        for _, runs in picked.runs:
+    for chosen in read_chosen_settings(document):
+        for _, runs in chosen.runs:
             names |= dict.fromkeys(runs)
     return list(names)
 
@@ -81,17 +81,17 @@ def read_trials(runs: Path, document: Mapping[str, Any]) -> dict[GroupKey, Store
         RunError: it names a run as a trial that is another one.
     """
     trials = {}
-    for picked in read_chosen_settings(document):
+    for chosen in read_chosen_settings(document):
         folders: dict[TrialSetting, list[RunFolder]] = {}
         are_finished = True
-        for setting, names in picked.runs:
+        for setting, names in chosen.runs:
             for run in names:
                 check_run_name(runs, run)
             folders[setting] = [RunFolder(runs / run) for run in names]
             are_finished = are_finished and _all_finished(folders[setting])
-        if are_finished and picked.setting in folders and not picked.common:
-            _check(picked, folders)
-            trials[group_key(picked.labels)] = StoredTrials(picked.setting, folders)
+        if are_finished and chosen.setting in folders and not chosen.common:
+            _check(chosen, folders)
+            trials[group_key(chosen.labels)] = StoredTrials(chosen.setting, folders)
     return trials
 
 
@@ -99,13 +99,13 @@ def _all_finished(folders: Iterable[RunFolder]) -> bool:
     return all(folder.status == "finished" for folder in folders)
 
 
-def _check(picked: ChosenSetting, folders: Mapping[TrialSetting, Sequence[RunFolder]]) -> None:
+def _check(chosen: ChosenSetting, folders: Mapping[TrialSetting, Sequence[RunFolder]]) -> None:
     """Raise RunError unless these runs are trials of this group, one for each seed."""
-    strategy = re.split(r"[( ]", picked.labels["strategy"])[0]
-    temperature = picked.setting.temperature is not None
+    strategy = re.split(r"[( ]", chosen.labels["strategy"])[0]
+    temperature = chosen.setting.temperature is not None
     for setting, runs in folders.items():
         configs = [folder.config for folder in runs]
-        is_trial = [config.seed for config in configs] == list(picked.seeds)
+        is_trial = [config.seed for config in configs] == list(chosen.seeds)
         for config in configs:
             if config.strategy.name != strategy or config.eval.reported:
                 is_trial = False

@@ -93,9 +93,9 @@ class ComparisonPlan:
         if self.trials is None:
             return self
         runs = self.folder.path.parent
-        best = self.trials.choose(runs)
-        about = {**self.folder.about, "rates": [picked.plain() for picked in best]}
-        cells = self.trials.apply(self.cells, best, runs, DATA)
+        chosen_settings = self.trials.choose(runs)
+        about = {**self.folder.about, "rates": [chosen.plain() for chosen in chosen_settings]}
+        cells = self.trials.apply(self.cells, chosen_settings, runs, DATA)
         return replace(self, cells=cells, folder=replace(self.folder, about=about))
 
 
@@ -169,7 +169,7 @@ def _plan_combinations(options: Compare, axes: Axes, runs: Path) -> _PlannedCell
         NegbenchError: a combination that cannot be left out, or nothing that can be planned.
     """
     outer_choices, axes = _outer_choices(options, axes)
-    inner_choices = axes.without(*outer_choices[0]).choices()  # all outer choices are of the same axes
+    inner_choices = axes.without(*outer_choices[0]).combinations()  # all outer choices are of the same axes
     cells: dict[tuple[str, ...], Cell] = {}
     left_out: list[dict[str, str]] = []
     remarks: list[str] = []

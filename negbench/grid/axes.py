@@ -109,7 +109,7 @@ class Axes:
         """Return these axes but those of some keys."""
         return Axes(self.base, tuple(axis for axis in self.axes if axis.key not in keys))
 
-    def choices(self) -> list[dict[str, Any]]:
+    def combinations(self) -> list[dict[str, Any]]:
         """Return all combinations of the axes' values."""
         keys = [axis.key for axis in self.axes]
         values_of_axes = [axis.values for axis in self.axes]
@@ -139,7 +139,7 @@ class Axes:
         cache = cache or DataCache()
         remarks: dict[str, None] = {}
         configs: list[RunConfig] = []
-        for choice in self.choices() if choices is None else choices:
+        for choice in self.combinations() if choices is None else choices:
             whole, missing = with_system([*self.base, *choice_layers(choice)], cache)
             configs.append(build_config([whole]))
             remarks |= dict.fromkeys(missing)

@@ -94,8 +94,8 @@ def plan_cells(
         runs: runs folder.
         display: shows the progress.
         cache: caches loaded data and backbones.
-        columns: of each cell, as `cell_columns` takes them; cells that differ only in the texts among them are one run
-            in two rows of the comparison.
+        columns: the part of each cell's `Cell.columns` that its configuration does not tell (`cell_columns` adds the
+            rest); cells that differ only in the texts among them are one run in two rows of the comparison.
 
     Raises:
         NegbenchError: a configuration that cannot run, or missing data; nothing is computed then.

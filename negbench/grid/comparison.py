@@ -129,8 +129,8 @@ TrialRuns = (
 )
 
 
-class RateRecord(BaseModel):
-    """The learning rate of a group, its temperature where one was chosen, and what the trials found."""
+class ChosenSettingRecord(BaseModel):
+    """A row of `rates`: what `grid.setting.ChosenSetting` holds, as any version of comparison.json stores it."""
 
     model_config = _CLOSED
 
@@ -197,7 +197,9 @@ class ComparisonRecord(BaseModel):
     dials: list[DialRecord] = Field([], description="settings whose combinations are the points")
     left_out: list[dict[str, str]] = Field([], description="places that could not be planned, with the reason")
     remarks: list[str] = Field([], description="what the backbone or data set does not support")
-    rates: list[RateRecord] = Field([], description="the learning rate, or setting, of each group, and those tried")
+    rates: list[ChosenSettingRecord] = Field(
+        [], description="the learning rate, or setting, of each group, and those tried"
+    )
     tuned: TuningSummaryRecord | None = Field(None, description="trials per strategy, and what was found")
 
     @model_validator(mode="after")

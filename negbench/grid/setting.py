@@ -87,7 +87,7 @@ def _plain(temperature: Temperature) -> str:
 
 @dataclass(frozen=True)
 class ChosenSetting:
-    """One group's setting; comparison.json holds them under `rates`.
+    """One group's setting; comparison.json holds them under `rates`, as `ChosenSettingRecord` checks.
 
     Attributes:
         labels: labels of the group.

@@ -206,10 +206,10 @@ class SettingTrials:
         rates: set[float] = set()
         temperatures: set[float] = set()
         for trials in table.values():
-            picked = self._pick(trials, runs)
-            if len(picked.means) == len(picked.tried):
-                rates |= {_round_value(rate) for rate in picked.further_rates}
-                temperatures |= {_round_value(temperature) for temperature in picked.further_temperatures}
+            chosen = self._choose_for_group(trials, runs)
+            if len(chosen.means) == len(chosen.tried):
+                rates |= {_round_value(rate) for rate in chosen.further_rates}
+                temperatures |= {_round_value(temperature) for temperature in chosen.further_temperatures}
         return rates, temperatures
 
     def choose(self, runs: Path) -> list[ChosenSetting]:
@@ -218,24 +218,24 @@ class SettingTrials:
         Where temperatures are chosen, each group has two: the common one of its table, and its own; their label
         `settings` says which.
         """
-        best = {group: self._pick(trials, runs) for group, trials in self.by_group.items()}
+        chosen_by_group = {group: self._choose_for_group(trials, runs) for group, trials in self.by_group.items()}
         if not (self.common or self.grid.temperatures):
-            return list(best.values())
-        common = self._common_settings(best)
+            return list(chosen_by_group.values())
+        common = self._common_settings(chosen_by_group)
         if self.common:
             return common
-        return [*_with_label(common, COMMON), *_with_label(best.values(), OWN)]
+        return [*_with_label(common, COMMON), *_with_label(chosen_by_group.values(), OWN)]
 
-    def _common_settings(self, best: Mapping[GroupKey, ChosenSetting]) -> list[ChosenSetting]:
+    def _common_settings(self, chosen_by_group: Mapping[GroupKey, ChosenSetting]) -> list[ChosenSetting]:
         """Return each group's choice with the common setting of its table, table by table."""
         common = []
-        for groups in group_by(best, _table_of).values():
-            table = [best[group] for group in groups]
+        for groups in group_by(chosen_by_group, _table_of).values():
+            table = [chosen_by_group[group] for group in groups]
             setting = _best_on_average(table, self.by_group[groups[0]].configured)
-            common += [replace(picked, setting=setting, common=True) for picked in table]
+            common += [replace(chosen, setting=setting, common=True) for chosen in table]
         return common
 
-    def _pick(self, trials: GroupTrials, runs: Path) -> ChosenSetting:
+    def _choose_for_group(self, trials: GroupTrials, runs: Path) -> ChosenSetting:
         """Return a group's setting, chosen from its own trials."""
         first = trials.cells[0]
         metric = _metric_of(first, self.metric)
@@ -259,9 +259,11 @@ class SettingTrials:
             metric=metric,
         )
 
-    def apply(self, cells: Sequence[Cell], best: Sequence[ChosenSetting], runs: Path, cache: DataCache) -> list[Cell]:
+    def apply(
+        self, cells: Sequence[Cell], chosen_settings: Sequence[ChosenSetting], runs: Path, cache: DataCache
+    ) -> list[Cell]:
         """Return the comparison's cells, each at its group's setting."""
-        setting_of = {group_key(picked.labels): picked.setting for picked in best}
+        setting_of = {group_key(chosen.labels): chosen.setting for chosen in chosen_settings}
         with_settings = []
         for cell in cells:
             setting = setting_of[group_key(cell.labels)]
@@ -424,7 +426,7 @@ def _best_on_average(table: Sequence[ChosenSetting], configured: TrialSetting) -
 
     Groups without a finished trial do not count; the others must all have finished the setting.
     """
-    means_by_group = [picked.means for picked in table if picked.means]
+    means_by_group = [chosen.means for chosen in table if chosen.means]
     averages = {}
     for setting, _ in table[0].tried:  # all groups of a table try the same settings
         values = [means[setting] for means in means_by_group if setting in means]
@@ -433,6 +435,6 @@ def _best_on_average(table: Sequence[ChosenSetting], configured: TrialSetting) -
     return best_setting(averages, configured)
 
 
-def _with_label(choices: Iterable[ChosenSetting], settings: str) -> list[ChosenSetting]:
-    """Return these choices with a label `settings`."""
-    return [replace(picked, labels={**picked.labels, "settings": settings}) for picked in choices]
+def _with_label(chosen_settings: Iterable[ChosenSetting], settings: str) -> list[ChosenSetting]:
+    """Return these settings with a label `settings`."""
+    return [replace(chosen, labels={**chosen.labels, "settings": settings}) for chosen in chosen_settings]

@@ -177,7 +177,7 @@ class MadeTrials(SettingTrials):
 
     values: ClassVar[dict[tuple[str, float], float]] = {}
 
-    def _pick(self, trials: GroupTrials, runs: Path) -> ChosenSetting:
+    def _choose_for_group(self, trials: GroupTrials, runs: Path) -> ChosenSetting:
         labels = {axis: label for axis, label in trials.cells[0].labels.items() if axis != "settings"}
         means = {}
         for setting in sorted(trials.by_setting):

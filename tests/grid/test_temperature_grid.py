@@ -41,7 +41,7 @@ class MadeTrials(SettingTrials):
 
     value: ClassVar[Callable[[str, float, Any], float | None]]
 
-    def _pick(self, trials: GroupTrials, runs: Path) -> ChosenSetting:
+    def _choose_for_group(self, trials: GroupTrials, runs: Path) -> ChosenSetting:
         labels = {axis: label for axis, label in trials.cells[0].labels.items() if axis != "settings"}
         settings = sorted(trials.by_setting)
         means = {setting: type(self).value(labels["strategy"], setting.lr, setting.temperature) for setting in settings}
