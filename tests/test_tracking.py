@@ -14,16 +14,18 @@ import pytest
 from mlflow.tracking import MlflowClient
 from sqlalchemy import Engine, event
 
+from negbench import api
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
 from negbench.loop import progress
 from negbench.loop.runs import RunContext, compute_or_reuse
 from negbench.loop.types import Callbacks
 from negbench.machine import signals
-from negbench.machine.files import write_json
+from negbench.machine.files import read_json, write_json
+from negbench.settings.options import Compare
 from negbench.store import patience, tracking
-from negbench.store.copies import NOTE
-from negbench.store.parents import restore
+from negbench.store.copies import NOTE, PARENT
+from negbench.store.parents import Parent, restore
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder, final_values
 from negbench.store.tracking import Tracker, default_uri, log_values
@@ -352,3 +354,16 @@ def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(stored, expe
     assert tracker.address() == f"/#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning"
     assert tracker.address("negbench") == tracker.address()
     expect_error(["ui", "another", "--runs-dir", str(tracker.root)], "no experiment 'another'")
+
+
+def test_a_cell_that_was_copied_before_its_comparison_gets_its_parent_later(vector_sets, tmp_path):
+    options = {"strategies": "qure", "seeds": 1, "lr": "fixed", "name": "c", "sets": tuple(vector_sets)}
+    api.compare(Compare(**options, runs_dir=tmp_path, tracking_uri="none", report=False))
+    tracker = Tracker.open(tmp_path)
+    assert len(tracker.copy_missing()) == 1
+    Parent(tracker, tmp_path / "c").copy()
+    parent = read_json(tmp_path / "c" / NOTE)["run_id"]
+    client = tracker.client()
+    (experiment,) = [found.experiment_id for found in client.search_experiments() if found.name == "c"]
+    (cell,) = client.search_runs([experiment], "tags.`negbench.kind` = 'cell'")
+    assert cell.data.tags[PARENT] == parent
