@@ -51,6 +51,11 @@ def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(findings
     assert names == {"windows", "top-k(k=4)"}  # neither the baseline nor a strategy of the batch
     assert list(points[0].get_ydata()) == [by_name["top-k(k=4)"]]
     assert {*line[0].get_ydata()} == {value for name, value in by_name.items() if name.startswith("shifted")}
+    bottom, top = axes.get_ylim()
+    for row in findings.main_verdicts:
+        if row.strategy.startswith(("shifted", "top-k")):
+            interval = row.against_baseline
+            assert bottom <= 100 * interval.low <= 100 * interval.high <= top, row.strategy
 
 
 def test_panels_name_their_budgets_shortest_first(findings):
