@@ -24,7 +24,7 @@ class Made(Cell):
 
     done: bool = False
 
-    def step(self, runs: Path) -> Any:
+    def action(self, runs: Path) -> Any:
         return "reuse" if self.done else "anew"
 
     def at_seed(self, seed: int, *_: Any) -> Any:

@@ -257,7 +257,7 @@ def test_people_by_their_own_file(trained, judgements, monkeypatch):
     scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates).double()
     agreements = []
     advantages = []
-    for row, judged in enumerate(data._judged):  # type: ignore[attr-defined]
+    for row, judged in enumerate(data._judgement_of_query):  # type: ignore[attr-defined]
         first, second = judged.sets
         preferred, other = (first, second) if judged.first else (second, first)
         mean_of_preferred = np.mean([float(scores[row, data.column_of[image]]) for image in preferred])

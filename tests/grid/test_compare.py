@@ -97,7 +97,7 @@ def scripted(tmp_path: Path) -> SimpleNamespace:
     cells = [a, b, replace(cell("c", 0, done=True), folder="run-c"), replace(b, columns={**b.columns, "strategy": "x"})]
     folder = ComparisonFolder(tmp_path / "c")
     executor = Scripted({"a0": ("failed", ERROR, "Traceback"), "b0": ("done", ("run-b", True))})
-    forecast: Any = SimpleNamespace(add_computed=lambda *_: False)
+    forecast: Any = SimpleNamespace(add_computed=lambda *_: False, later=(0.0, 0.0))
     execution = Execution(executor, "none", forecast)
     outcomes = grid_compute.compute_and_log(folder, cells, execution, [outcome_of(cell("z", 0))])
     return SimpleNamespace(folder=folder, cells=cells, executor=executor, execution=execution, outcomes=outcomes)
