@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -48,18 +49,41 @@ _TABLES = 6  # most tables with a headline each
 TableKey = tuple[str, ...]  # values of TABLE_AXES
 
 
-def say(findings: Findings) -> list[str]:
-    """Write the answer, a line per entry; none where nothing was judged.
+@dataclass(frozen=True)
+class Answer:
+    """The answer, a line per entry; empty where nothing was judged.
 
-    First the `headlines`; then what else tables say, what is undecided, what the intervals cover, the regime, learning
-    rates, unfinished training, what tuning gained, and what is drawn; last, where strategies stand beside the batch,
-    where such a batch was seen to gain, and what to do.
+    Attributes:
+        headlines: the best of every table, and how losses and backbones compare.
+        below: what else tables say, what is undecided, what the intervals cover, the regime, learning rates, unfinished
+            training, what tuning gained, what is drawn, and, where strategies stand beside the batch, where such a
+            batch was seen to gain.
+        to_do: advice, where strategies stand beside the batch.
     """
+
+    headlines: Sequence[str] = ()
+    below: Sequence[str] = ()
+    to_do: Sequence[str] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines, as they are printed and stored."""
+        return [*self.headlines, *self.below, *self.to_do]
+
+
+def answer_of(findings: Findings) -> Answer:
+    """Write the answer."""
     if not findings.verdicts:
-        return []
+        return Answer()
+    top = dict.fromkeys(_headlines(findings))
+    below = [line for line in dict.fromkeys(_lines_of_tables(findings)) if line not in top]
+    return Answer([*top], [*below, *_other_lines(findings)], advice(findings))
+
+
+def _other_lines(findings: Findings) -> list[str]:
+    """Return what is said below the lines of the tables."""
     verdicts = findings.main_verdicts
-    lines = list(dict.fromkeys([*headlines(findings), *_lines_below(findings)]))
-    lines += turns_by_metric(findings.verdicts)
+    lines = turns_by_metric(findings.verdicts)
     lines += _missing_images(findings.groups)
     undecided = open_pairs(findings.groups, [row for row in verdicts if OVER_ALL not in row.table_key])
     if undecided:
@@ -81,17 +105,14 @@ def say(findings: Findings) -> list[str]:
     lines += draws_answer(groups)
     lines += kinds_answer(groups)
     lines += measured_elsewhere(findings)
-    lines += advice(findings)
     return lines
 
 
-def headlines(findings: Findings) -> list[str]:
+def _headlines(findings: Findings) -> list[str]:
     """Return what stands on top: a line for every table, or one that holds for all; and losses, backbones compared.
 
     Along dials, the count of points; of several data sets or backbones, the tables over all.
     """
-    if not findings.verdicts:
-        return []
     if findings.point_axes:
         return _describe_points(findings.point_axes, findings.main_verdicts)[:1]
     lines_of_tables = _describe_tables(findings)
@@ -106,7 +127,7 @@ def headlines(findings: Findings) -> list[str]:
     return lines
 
 
-def _lines_below(findings: Findings) -> list[str]:
+def _lines_of_tables(findings: Findings) -> list[str]:
     """Return what the tables say besides the headlines."""
     if findings.point_axes:
         lines = _describe_points(findings.point_axes, findings.main_verdicts)[1:]

@@ -39,13 +39,13 @@ def report(options: Report) -> dict[str, Any]:
         _say(f"{copied[0]} and {len(copied) - 1} runs")
         return {"shared": copied}
     if options.metric is not None:
-        from negbench.analysis.answer import say
+        from negbench.analysis.answer import answer_of
         from negbench.analysis.findings import judge_by_metric
         from negbench.report.finish import print_findings
 
         findings = judge_by_metric(runs, options.name, options.metric)
         print_findings(output.console(), findings)
-        return {"answer": say(findings)}
+        return {"answer": answer_of(findings).lines}
     if options.card:
         from negbench.report.result_card import write_result_card
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from negbench.analysis.advice import advice
-from negbench.analysis.answer import headlines, say
+from negbench.analysis.answer import Answer, answer_of
 from negbench.analysis.columns import READ
 from negbench.analysis.findings import SHOWN_SETTINGS, Findings, read_findings
 from negbench.analysis.frame import StoredRun, first_run, shared_value
@@ -34,7 +33,7 @@ from negbench.report.figures import ChartData
 from negbench.report.kinds_chart import kinds_chart
 from negbench.report.page import Examples, Note, Page, PageSection, Part, Terms, chapters, write_page
 from negbench.report.published import PublishedRow, rows_beside
-from negbench.report.tables import Table, say_start, tables
+from negbench.report.tables import Table, tables, with_temperature_start
 from negbench.report.zone import zone_chart
 
 GALLERIES = 2
@@ -73,12 +72,9 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
         return write_page(folder / "report", claims_page(folder), form)
     findings = read_findings(runs, name)
     own_files = files_made_here(runs, name)
-    answer: list[str] = []
-    if own_files:
-        answer = [line for line in read_text(folder / "answer.md").splitlines() if line]
-    else:
+    if not own_files:
         forget(folder)  # what it tells of the page is no longer so
-    page = comparison_page(folder, findings, tables(findings), galleries, answer)
+    page = comparison_page(folder, findings, tables(findings), galleries)
     if not own_files:
         page = replace(page, facts=(*page.facts, ("numbers", FROM_RANKS)))
     earlier_page = read_text(folder / "report/index.html") if "report/index.html" in own_files else ""
@@ -90,7 +86,7 @@ def comparison_page(
     findings: Findings,
     page_tables: Sequence[Table],
     galleries: int = GALLERIES,
-    answer: Sequence[str] = (),
+    answer: Answer | None = None,
 ) -> Page:
     """Build the page of the comparison in this folder; figures of runs show published settings, or each row's own.
 
@@ -99,33 +95,32 @@ def comparison_page(
         findings: its results.
         page_tables: its tables.
         galleries: as for `write_report`.
-        answer: as `say` returns it, if it is known.
+        answer: of these results; default: `answer_of(findings)`.
     """
     rows = [row for row in findings.verdicts if row.settings in SHOWN_SETTINGS]
-    parts = figures.parts_of(sort_alike(findings.shown_groups, rows), rows) if findings.shown_groups else []
-    retrieved, drawn, missing = _galleries(parts, galleries)
+    chart_data = figures.chart_data_of(sort_alike(findings.shown_groups, rows), rows) if findings.shown_groups else []
+    retrieved, drawn, missing = _galleries(chart_data, galleries)
     why = draws_answer(sort_alike(findings.shown_groups, findings.main_verdicts))
-    lines = [line for line in answer or say(findings) if line not in why]
-    top, below = _split_answer(findings, lines)
+    top, below = _split_answer(answer or answer_of(findings))
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
         "fixed: for a seed, all strategies share initial weights, batches and epochs.",
         header=header_of(sort_alike(findings.groups, findings.verdicts)),
-        answer=(*top, *below),
+        answer=(*top, *(line for line in below if line not in why)),
         facts=_facts(findings),
         lead=len(top),
         chapters=chapters(
-            result=_result_sections(findings, page_tables, parts),
+            result=_result_sections(findings, page_tables, chart_data),
             why=[
                 PageSection("draws", "Where the strategies draw", "", tuple(Note(line) for line in why)),
-                *_charts(parts),
+                *_charts(chart_data),
                 _section("behaviour", "Behaviour, cost and regime", page_tables),
                 PageSection("strategies", "What each strategy draws", "", _strategy_lines(findings.groups)),
             ],
             **{"your-data": [PageSection("own", "With pictures, captions and triplets of yours", "", _OWN_DATA)]},
             examples=[retrieved, drawn],
-            details=_detail_sections(findings, page_tables, parts, missing),
+            details=_detail_sections(findings, page_tables, chart_data, missing),
         ),
     )
 
@@ -138,7 +133,9 @@ def _section(
     return PageSection(key, title, text, (*before, *tables_of_section))
 
 
-def _result_sections(findings: Findings, page_tables: Sequence[Table], parts: Sequence[ChartData]) -> list[PageSection]:
+def _result_sections(
+    findings: Findings, page_tables: Sequence[Table], chart_data: Sequence[ChartData]
+) -> list[PageSection]:
     """Build the sections of the result: the charts of the comparison's own axes, then the leader table."""
     best: list[Chart] = []
     along_dials: list[Chart] = []
@@ -156,12 +153,12 @@ def _result_sections(findings: Findings, page_tables: Sequence[Table], parts: Se
         _section("matrix", "Effect of other negatives on each system", page_tables, matrix),
         _section("budgets", "After how many steps", page_tables, [budgets] if budgets else []),
         _section("zone", "Where in the ranking", page_tables, [zone] if zone else []),
-        _section("leader", "Who is best", page_tables, _leader(findings, parts)),
+        _section("leader", "Who is best", page_tables, _leader(findings, chart_data)),
     ]
 
 
 def _detail_sections(
-    findings: Findings, page_tables: Sequence[Table], parts: Sequence[ChartData], missing: Sequence[Note]
+    findings: Findings, page_tables: Sequence[Table], chart_data: Sequence[ChartData], missing: Sequence[Note]
 ) -> list[PageSection]:
     """Build the folded sections: tests, published numbers, what is left out, and all runs."""
     text = ""
@@ -171,33 +168,27 @@ def _detail_sections(
     notes = [Note(line) for line in findings.notes()]
     return [
         _section("tests", "Tests", page_tables, text=text),
-        _published_section(parts),
+        _published_section(chart_data),
         PageSection("notes", "What is left out", "", (*notes, *missing)),
         _cells(findings),
     ]
 
 
-def _split_answer(findings: Findings, lines: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_answer(answer: Answer) -> tuple[Sequence[str], Sequence[str]]:
     """Return the lines of the answer on the page's first screen, and those below.
 
-    On top stand the headlines, which are the first lines, then what to do, which is the last ones. Above many headlines
-    stands what to do alone: the forest, which shows them, would leave the first screen.
+    On top stand the headlines, then what to do. Above many headlines stands what to do alone: the forest, which shows
+    them, would leave the first screen.
     """
-    count = len(headlines(findings))
-    headline = list(lines[:count])
-    below = list(lines[count:])
-    rest = len(below) - len(advice(findings))
-    to_do = below[rest:]
-    below = below[:rest]
-    if to_do and len(headline) > HEADLINES:
-        return to_do, [*headline, *below]
-    return [*headline, *to_do], below
+    if answer.to_do and len(answer.headlines) > HEADLINES:
+        return answer.to_do, [*answer.headlines, *answer.below]
+    return [*answer.headlines, *answer.to_do], answer.below
 
 
 # --- tables ------------------------------------------------------------------------------------------------------
 
 
-def _leader(findings: Findings, parts: Sequence[ChartData]) -> list[Part]:
+def _leader(findings: Findings, chart_data: Sequence[ChartData]) -> list[Part]:
     """Return what stands above the leader table: what is missing, and the forest plots."""
     cells = findings.document["cells"]
     finished = {run.folder.run_id for run in findings.runs}
@@ -210,16 +201,16 @@ def _leader(findings: Findings, parts: Sequence[ChartData]) -> list[Part]:
     if not findings.verdicts:
         above.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
     above += [Note(f"{capitalize(text)}.", missing=True) for text in findings.differing_computation()]
-    for runs in parts:
-        above += figures.forests(runs)
+    for data in chart_data:
+        above += figures.forests(data)
     return above
 
 
-def _published_section(parts: Sequence[ChartData]) -> PageSection:
+def _published_section(chart_data: Sequence[ChartData]) -> PageSection:
     """Build the section of published numbers on exactly the splits and protocols of this comparison."""
     tables: dict[str, Part] = {}
-    for runs in parts:
-        run = first_run(runs.groups[0])
+    for data in chart_data:
+        run = first_run(data.groups[0])
         identity = run.manifest["dataset"]["val"].rpartition("-")[0]
         metrics = run.result["metrics"]
         rows = rows_beside(run.manifest, metrics)
@@ -267,7 +258,7 @@ def _cells(findings: Findings) -> PageSection:
         rows.append(row)
     table = Table("cells", "Runs of this comparison", pd.DataFrame(rows), "", FOLDED)
     text = "Each folder holds the run's configuration, points, per-query ranks and weights."
-    return PageSection("cells", "All runs", text, (say_start(table, findings.runs),))
+    return PageSection("cells", "All runs", text, (with_temperature_start(table, findings.runs),))
 
 
 def _strategy_lines(groups: Sequence[pd.DataFrame]) -> tuple[Terms, ...]:
@@ -290,7 +281,7 @@ def _strategy_lines(groups: Sequence[pd.DataFrame]) -> tuple[Terms, ...]:
 # --- figures -----------------------------------------------------------------------------------------------------
 
 
-def _charts(parts: Sequence[ChartData]) -> list[PageSection]:
+def _charts(chart_data: Sequence[ChartData]) -> list[PageSection]:
     """Build a section for each kind of chart, with one chart per data set and backbone."""
     kinds: list[tuple[str, str, Callable[[ChartData], Chart | None]]] = [
         ("false-negatives", "False negatives", figures.false_negatives),
@@ -302,10 +293,10 @@ def _charts(parts: Sequence[ChartData]) -> list[PageSection]:
     sections = []
     for key, title, draw in kinds:
         charts = []
-        for runs in parts:
-            chart = draw(runs)
-            if chart is not None and runs.where:
-                chart = replace(chart, title=f"{chart.title} ({runs.where})")
+        for data in chart_data:
+            chart = draw(data)
+            if chart is not None and data.where:
+                chart = replace(chart, title=f"{chart.title} ({data.where})")
             if chart is not None:
                 charts.append(chart)
         sections.append(PageSection(key, title, "", tuple(charts)))
@@ -315,20 +306,20 @@ def _charts(parts: Sequence[ChartData]) -> list[PageSection]:
 # --- galleries ---------------------------------------------------------------------------------------------------
 
 
-def _galleries(parts: Sequence[ChartData], count: int) -> tuple[PageSection, PageSection, list[Note]]:
+def _galleries(chart_data: Sequence[ChartData], count: int) -> tuple[PageSection, PageSection, list[Note]]:
     """Build the sections of retrieved images and of drawn negatives, and list what cannot be shown."""
     val: list[Part] = []
     train: list[Part] = []
     missing = list[str]()
-    if count and parts:
+    if count and chart_data:
         from negbench.report.gallery import gallery  # the only part of a report that rebuilds models
 
-        for runs in parts:
-            examples = gallery(runs, count)
+        for data in chart_data:
+            examples = gallery(data, count)
             missing += examples.missing
             for part, cards in ((val, examples.val), (train, examples.train)):
-                if cards and runs.where:
-                    part.append(Note(runs.where))
+                if cards and data.where:
+                    part.append(Note(data.where))
                 if cards:
                     part.append(Examples(cards, examples.pictures))
     return (

@@ -112,7 +112,7 @@ class ChartData:
             yield loss, sorted(groups, key=place)
 
 
-def parts_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -> list[ChartData]:
+def chart_data_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -> list[ChartData]:
     """Divide groups, which are sorted and not none, by data set, backbone and training budget."""
 
     def place_of(labels: Mapping[str, Any]) -> tuple[str, str, int]:
@@ -122,7 +122,7 @@ def parts_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -
     verdicts_by_place = group_by(verdicts, lambda verdict: place_of(vars(verdict)))
     datasets, backbones, budgets = (set(labels) for labels in zip(*groups_by_place, strict=True))
     short = shorten_names(dataset for dataset, _, _ in groups_by_place)
-    parts = []
+    chart_data = []
     for count, place in enumerate(sorted(groups_by_place), 1):
         dataset, backbone, epochs = place
         words = []
@@ -134,8 +134,8 @@ def parts_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -
             words.append(f"{epochs} epochs")
         suffix = f"-{count}" if len(groups_by_place) > 1 else ""
         results = pd.concat(groups_by_place[place])
-        parts.append(ChartData(results, tuple(verdicts_by_place.get(place, ())), ", ".join(words), suffix))
-    return parts
+        chart_data.append(ChartData(results, tuple(verdicts_by_place.get(place, ())), ", ".join(words), suffix))
+    return chart_data
 
 
 # --- the answer --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from negbench.analysis.answer import say
+from negbench.analysis.answer import Answer, answer_of
 from negbench.analysis.columns import NEGATIVES
 from negbench.analysis.findings import Findings, judge_comparison, plain_rules, read_findings
 from negbench.analysis.unchanged import inputs_of, keep, unchanged_files
@@ -16,7 +16,6 @@ from negbench.display import Grid, log
 from negbench.errors import install_line
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import write_text
-from negbench.report.loaded import Comparison
 from negbench.report.summaries import summary_runs
 from negbench.report.tables import Table, files_of, tables
 from negbench.store.parents import Parent
@@ -50,7 +49,7 @@ def finish(
     is_stored = bool(unchanged_files(folder, inputs))
     findings = read_findings(runs, name) if is_stored else judge_comparison(runs, name, rules)
     all_tables = tables(findings)
-    answer = Comparison(folder).answer if is_stored else say(findings)
+    answer = answer_of(findings)
     _print_tables(console, all_tables, findings, folder)
     if is_stored:
         parent.complete()
@@ -59,7 +58,7 @@ def finish(
         keep(folder, inputs, paths, plain_rules(rules))
         is_stored = True
     console.print("\nanswer", style="bold", highlight=False)
-    for line in answer:
+    for line in answer.lines:
         console.print(line, highlight=False, markup=False)
     where = f"stored {folder}" if is_stored else f"{folder} cannot be written: nothing was stored"
     console.print(f"\n{where}", highlight=False, soft_wrap=True)
@@ -74,7 +73,7 @@ def print_findings(console: Console, findings: Findings) -> None:
     """Print the tables and the answer of findings that are not stored."""
     _print_tables(console, tables(findings), findings, None)
     console.print("\nanswer", style="bold", highlight=False)
-    for line in say(findings):
+    for line in answer_of(findings).lines:
         console.print(line, highlight=False, markup=False)
 
 
@@ -88,11 +87,11 @@ def _print_tables(console: Console, all_tables: Sequence[Table], findings: Findi
 
 
 def _write_files(
-    parent: Parent, findings: Findings, all_tables: Sequence[Table], answer: Sequence[str], *, report: bool
+    parent: Parent, findings: Findings, all_tables: Sequence[Table], answer: Answer, *, report: bool
 ) -> list[Path]:
     """Write the tables, the page, and the summary runs; return the files in the comparison's folder."""
     folder = parent.folder
-    written = [findings.write(folder), write_text(folder / "answer.md", "\n\n".join(answer) + "\n")]
+    written = [findings.write(folder), write_text(folder / "answer.md", "\n\n".join(answer.lines) + "\n")]
     for file, text in files_of(all_tables).items():
         written.append(write_text(folder / file, text))
     if report:
@@ -102,7 +101,9 @@ def _write_files(
         pages = write_page(folder / "report", comparison_page(folder, findings, all_tables, answer=answer))
         written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
     summaries, not_drawn = summary_runs(findings)
-    description = [*answer[:1], not_drawn, *answer[1:]] if not_drawn else answer
+    description = answer.lines
+    if not_drawn:
+        description.insert(1, not_drawn)
     parent.close(summaries, written, "\n\n".join(description))
     return written
 

@@ -138,10 +138,10 @@ class Comparison:
     @cached_property
     def _texts_from_ranks(self) -> dict[str, str]:
         """File name -> the text that the runs' ranks give."""
-        from negbench.analysis.answer import say
+        from negbench.analysis.answer import answer_of
         from negbench.report.tables import files_of, tables
 
-        return {"answer.md": "\n\n".join(say(self.findings)) + "\n", **files_of(tables(self.findings))}
+        return {"answer.md": "\n\n".join(answer_of(self.findings).lines) + "\n", **files_of(tables(self.findings))}
 
     @cached_property
     def cells(self) -> pd.DataFrame:

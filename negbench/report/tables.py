@@ -129,10 +129,10 @@ def tables(findings: Findings) -> list[Table]:
     """Build all tables of a comparison, in the order of the terminal and of the page's sections."""
     all_tables = [*_axis_tables(findings), *_dataset_tables(findings)]
     all_tables += _test_tables([*findings.verdicts, *findings.gains])
-    return [say_start(table, findings.runs) for table in all_tables]
+    return [with_temperature_start(table, findings.runs) for table in all_tables]
 
 
-def say_start(table: Table, runs: Sequence[StoredRun]) -> Table:
+def with_temperature_start(table: Table, runs: Sequence[StoredRun]) -> Table:
     """Say where a learned temperature starts, in a table with `tau=learned` or a column `tau`.
 
     If all of these runs start alike, each such cell says it; the caption says it in any case.

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from negbench.analysis.advice import Setting, recommend
-from negbench.analysis.answer import say
+from negbench.analysis.answer import answer_of
 from negbench.analysis.findings import Findings
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.verdicts import Rules, batch_alone, beside_batch
 from negbench.grid.axis import group_key
 from negbench.report import build
-from negbench.report.figures import forests, parts_of
+from negbench.report.figures import chart_data_of, forests
 from negbench.report.tables import paper_table, tables
 from negbench.store.runfolder import RunFolder
 from tests.made import verdict
@@ -155,12 +155,12 @@ def check_forest(findings: Findings) -> None:
     """Check that the forest is drawn against the batch alone, though it could be against the best of as many."""
     behind = Estimate(-0.01, -0.02, 0.0)
     rows = [dataclasses.replace(row, negatives=15.0, against_best=behind) for row in findings.main_verdicts]
-    (forest,) = forests(parts_of(findings.groups, rows)[0])
+    (forest,) = forests(chart_data_of(findings.groups, rows)[0])
     assert forest.title.endswith("points against in-batch")
 
 
 def check_draws(findings: Findings) -> None:
-    *lines, _what_to_do = say(findings)
+    *lines, _what_to_do = answer_of(findings).lines
     (line,) = [line for line in lines if line.startswith("Draws")]
     name = r"in-batch\+top-k\(k=5\)"
     rank = rf"{name} draws from median rank \d+"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from negbench.analysis.answer import say
+from negbench.analysis.answer import answer_of
 from negbench.analysis.collapse import Ends, bound, ends_of
 from negbench.analysis.findings import judge_comparison
 from negbench.analysis.verdicts import Rules
@@ -77,4 +77,4 @@ def test_the_answer_names_them(vector_sets, tmp_path):
     rows = {row.strategy: row for row in findings.main_verdicts}
     assert {name: row.collapsed for name, row in rows.items()} == {"qure": 1, "top-k": 0, "all-corpus": 0}
     assert rows["top-k"].identical == ("all-corpus",)
-    assert "Collapsed, so without a place in the order: qure in 1 of 2 seeds (" in str(say(findings))
+    assert "Collapsed, so without a place in the order: qure in 1 of 2 seeds (" in str(answer_of(findings).lines)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from negbench.analysis.answer import say, steps_of, warm_ups
+from negbench.analysis.answer import answer_of, steps_of, warm_ups
 from negbench.analysis.findings import Findings, read_findings
 from negbench.analysis.frame import config_of, first_run, shared_value
 from negbench.analysis.pivots import at_point, points_frame
@@ -79,7 +79,7 @@ def test_dials_times_budgets_times_numbers_of_negatives(with_dial):
         point = f"weight_decay={line['weight_decay']}, epochs={line['epochs']}, num_negatives=3"
         strategies = {row.strategy for row in at_point(findings.main_verdicts, point)}
         assert strategies == {"qure x3", "in-batch x3"}, f"row {number}"
-    assert say(findings)[0].startswith("8 points (")
+    assert answer_of(findings).lines[0].startswith("8 points (")
     keys = {chart.key for chart in dial_charts(findings.point_axes, findings.main_verdicts)}
     assert keys == {"best", "along-weight_decay", "along-epochs"}
 
@@ -98,7 +98,7 @@ def test_orders_that_reverse_are_told_with_their_point(with_dial):
             winner, loser = "qure x3", "in-batch x3"
         decided = row.point == "weight_decay=0.1" and row.strategy == loser
         changed.append(replace(row, beaten_by=(winner,) if decided else ()))
-    lines = say(replace(with_dial, verdicts=tuple(changed)))
+    lines = answer_of(replace(with_dial, verdicts=tuple(changed))).lines
     turned = "after 1 epoch qure x3 is ahead of in-batch x3; after 2 epochs it is the other way round."
     assert f"The order reverses, weight_decay=0.1: {turned}" in lines
     start = f"By {label_of(other)}, weight_decay=0.1, 1 epoch the order of qure x3 and in-batch x3 reverses"
@@ -108,7 +108,7 @@ def test_orders_that_reverse_are_told_with_their_point(with_dial):
 def test_the_answer_says_steps_and_unlike_warm_ups(runs):
     """48 train queries in batches of 24 are two steps an epoch."""
     findings = read_findings(runs, "budgets")
-    lines = " ".join(say(findings))
+    lines = " ".join(answer_of(findings).lines)
     assert "2 epochs (4 steps): " in lines
     assert "4 epochs (8 steps): " in lines
     assert "warm-up" not in lines
@@ -124,7 +124,7 @@ def test_the_answer_says_steps_and_unlike_warm_ups(runs):
     text = "Epochs of warm-up on the whole corpus: 0 of 2 for cirqrs; 1 of 2 for qure; 2 of 4 for qure."
     assert warm_ups([*findings.groups, other]) == text
     both = replace(findings, results=pd.concat([findings.results, other]))
-    assert text in say(both)
+    assert text in answer_of(both).lines
     leader = next(table for table in tables(both) if table.name == "table")
     assert text in leader.text
 

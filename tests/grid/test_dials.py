@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from negbench.analysis.answer import say
+from negbench.analysis.answer import answer_of
 from negbench.analysis.findings import read_findings
 from negbench.api import compare
 from negbench.campaign.plan import plan_comparison
@@ -139,7 +139,7 @@ def test_points_of_unequal_steps_are_named(vector_sets, tmp_path, dial, steps):
     compare(Compare(**options, dials=(dial,), runs_dir=tmp_path, report=False))
     findings = read_findings(tmp_path, "c")
     (frame,) = [table.frame for table in tables(findings) if table.name == "points"]
-    in_answer = any("numbers of steps" in line for line in say(findings))
+    in_answer = any("numbers of steps" in line for line in answer_of(findings).lines)
     if steps is None:
         assert "steps" not in frame
         assert not in_answer

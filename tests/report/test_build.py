@@ -22,7 +22,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from negbench.analysis.answer import say
+from negbench.analysis.answer import answer_of
 from negbench.analysis.findings import read_findings
 from negbench.analysis.frame import first_run, folders_of, known_numbers, shared_value
 from negbench.analysis.leader import leader_tables, sort_alike
@@ -142,7 +142,7 @@ def test_every_section_is_there_and_linked(page):
 
 
 def test_the_answer_comes_first(page, compared, words_of):
-    of_first_loss, of_second_loss, of_losses, *others = say(read_findings(compared, "small"))
+    of_first_loss, of_second_loss, of_losses, *others = answer_of(read_findings(compared, "small")).lines
     assert of_first_loss.startswith("bradley-terry: average recall with 1 negative per query and step, after ")
     assert of_second_loss.startswith("info-nce: average recall with 1 negative per query and step, after ")
     assert of_losses.startswith("average recall averaged over 3 strategies: ")
@@ -282,9 +282,9 @@ def test_tables_are_those_of_the_terminal(page, compared, subtests):
 def test_parts_of_a_page_are_named_by_what_differs(drawn_runs):
     pair = drawn_runs.groups[:2]
     worlds = [group.assign(dataset=f"v@twins{number}-50-{number}") for number, group in enumerate(pair)]
-    assert [part.where for part in figures.parts_of(worlds)] == ["v@twins0", "v@twins1"]
+    assert [part.where for part in figures.chart_data_of(worlds)] == ["v@twins0", "v@twins1"]
     budgets = [group.assign(epochs=str(number)) for number, group in enumerate(pair, 1)]
-    assert [part.where for part in figures.parts_of(budgets)] == ["1 epochs", "2 epochs"]
+    assert [part.where for part in figures.chart_data_of(budgets)] == ["1 epochs", "2 epochs"]
     assert drawn_runs.where == ""
 
 
@@ -317,7 +317,7 @@ def lines_of(panel: Any) -> dict[str, Any]:
 @pytest.fixture
 def drawn_runs(compared: Path) -> figures.ChartData:
     findings = read_findings(compared, "small")
-    (runs,) = figures.parts_of(sort_alike(findings.groups, findings.verdicts), findings.verdicts)
+    (runs,) = figures.chart_data_of(sort_alike(findings.groups, findings.verdicts), findings.verdicts)
     return runs
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from negbench.analysis.answer import say
+from negbench.analysis.answer import answer_of
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import results_frame
 from negbench.analysis.pivots import at_point, leaders_of, points_frame
@@ -64,7 +64,7 @@ def test_two_share_first_place(rows):
 
 def test_the_answer_says_who_is_best_at_each_point(rows, golden):
     def answer(dials: list[Axis], verdicts: list[Verdict]) -> Any:
-        return say(Findings(results_frame([]), {"dials": plain_dials(dials)}, tuple(verdicts)))
+        return answer_of(Findings(results_frame([]), {"dials": plain_dials(dials)}, tuple(verdicts))).lines
 
     answers = {
         "two points": answer(dials_of(x=[1, 2]), rows),
@@ -89,7 +89,7 @@ def test_strategies_that_are_best_at_equally_many_points_are_in_the_order_of_the
     for point, winner in winners.items():
         values = {name: hits(seed, 0.8 if name == winner else 0.2, (2, 300)) for seed, name in enumerate("abcd")}
         rows += verdicts_of(table(point, **values), Rules())
-    lines = say(Findings(results_frame([]), {"dials": plain_dials(dials_of(x=[1, 2, 3, 4]))}, tuple(rows)))
+    lines = answer_of(Findings(results_frame([]), {"dials": plain_dials(dials_of(x=[1, 2, 3, 4]))}, tuple(rows))).lines
     expected = [f"{winner} is best at {point}." for point, winner in winners.items()]
     assert [line for line in lines if "is best at" in line] == expected
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from negbench.analysis.answer import say
+from negbench.analysis.answer import answer_of
 from negbench.analysis.findings import read_findings
 from negbench.analysis.frame import folders_of, mean_of, shared_value
 from negbench.analysis.kinds import draws_answer, kind_shares, kinds_answer
@@ -16,7 +16,7 @@ from negbench.analysis.statistics import mean_over_seeds
 from negbench.grid.axis import AXES
 from negbench.metrics.fixed import KINDS
 from negbench.report.charts import _figure
-from negbench.report.figures import parts_of
+from negbench.report.figures import chart_data_of
 from negbench.report.kinds_chart import kinds_chart
 
 
@@ -49,7 +49,7 @@ def test_shares_are_the_means_of_what_the_runs_stored(compared):
 
 def test_the_figure_shows_them(compared):
     findings = read_findings(compared, "small")
-    (runs,) = parts_of(sort_alike(findings.groups, findings.verdicts), findings.verdicts)
+    (runs,) = chart_data_of(sort_alike(findings.groups, findings.verdicts), findings.verdicts)
     chart = kinds_chart(runs)
     groups = [group for _, of_loss in runs.by_loss() for group in of_loss]
     names = [f"{shared_value(group, 'strategy')}, {shared_value(group, 'loss')}" for group in groups]
@@ -71,7 +71,7 @@ def test_the_answer_names_the_most_frequent_mistake(compared):
     findings = read_findings(compared, "small")
     groups = sort_alike(findings.shown_groups, findings.main_verdicts)
     (line,) = kinds_answer(groups)
-    assert line in say(findings)
+    assert line in answer_of(findings).lines
     group = groups[0]
     most = max(kind_shares(group), key=lambda share: share.mistakes.mean)
     assert f"% are {most.kind} negatives, the most frequent mistake; they are " in line
@@ -106,7 +106,7 @@ def test_the_answer_says_who_draws_highest_and_lowest_and_whose_draws_are_most_o
     assert f": {high} draws nearest the top of the ranking (median rank {ranks[high]:,.0f}) and " in line
     assert f" and {low} furthest from it ({ranks[low]:,.0f}); " in line
     assert f"{100 * false_shares[most]:.1f} % of the draws of {most} are false negatives, the largest share." in line
-    assert line in say(findings)
+    assert line in answer_of(findings).lines
 
 
 @pytest.mark.parametrize(

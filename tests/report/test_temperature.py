@@ -11,7 +11,7 @@ import pytest
 from negbench.analysis.temperature import temperature_text
 from negbench.cli.main import run as command
 from negbench.report.finish import _grid
-from negbench.report.tables import Table, paper_table, say_start
+from negbench.report.tables import Table, paper_table, with_temperature_start
 from negbench.systems.system import load_config
 from tests.report.test_printed import TABLE
 
@@ -102,12 +102,12 @@ def test_several_starts_stand_in_the_caption():
     """And in each cell if there is one alone, of a point, a setting or a column of temperatures."""
     frame = pd.DataFrame({"point": ["tau=learned", "tau=0.5"], "own setting": ["lr=1, tau=learned", "lr=1, tau=0.1"]})
     runs = [run_starting_at(0.07), run_starting_at(0.3)]
-    table = say_start(Table("table", "", frame), runs)
+    table = with_temperature_start(Table("table", "", frame), runs)
     assert table.frame.equals(frame)
     assert table.caption == "temperature learned from 0.07 (as set) or temperature learned from 0.3 (as set)"
     untouched = Table("table", "", pd.DataFrame({"strategy": ["qure"]}))
-    assert say_start(untouched, runs) is untouched
-    alike = say_start(
+    assert with_temperature_start(untouched, runs) is untouched
+    alike = with_temperature_start(
         Table("table", "", frame.assign(tau=["learned", "0.5"])), [run_starting_at(0.3), run_starting_at(0.3)]
     ).frame
     assert alike.iloc[0].tolist() == ["tau=learned from 0.3", "lr=1, tau=learned from 0.3", "learned from 0.3"]

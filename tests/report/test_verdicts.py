@@ -15,7 +15,7 @@ import pytest
 import torch
 from numpy.random import default_rng
 
-from negbench.analysis.answer import open_pairs, say
+from negbench.analysis.answer import answer_of, open_pairs
 from negbench.analysis.differences import differences
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import folders_of, known_numbers, results_frame, shared_value
@@ -37,8 +37,8 @@ from tests.made import group as group_from
 LABELS = {"dataset": "d", "loss": "l", "backbone": "b"}
 
 
-def answer_of(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> list[str]:
-    return say(Findings(pd.concat(groups) if groups else results_frame([]), {}, tuple(rows)))
+def answer_lines(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> list[str]:
+    return answer_of(Findings(pd.concat(groups) if groups else results_frame([]), {}, tuple(rows))).lines
 
 
 def ranks_of(seed: int, better: float, queries: int = 120) -> QueryRanks:
@@ -378,7 +378,7 @@ def test_tables_are_in_the_order_of_negatives(unequal):
 def test_equal_negatives_are_compared_first(unequal):
     groups = unequal.groups
     rows = unequal.rows
-    first, losers, *_, sure = answer_of(groups, rows)
+    first, losers, *_, sure = answer_lines(groups, rows)
     order, numbers = first.split(" Whatever the number of negatives, ")  # in-batch is the highest of all
     assert re.match(r"average recall with 1 negative per query and step[^:]*: strong \(", order)
     assert " %) is best; weak is " in order
@@ -397,7 +397,7 @@ def test_equal_negatives_are_compared_first(unequal):
 def test_a_baseline_with_other_negatives_is_said(unequal):
     groups = unequal.groups
     rows = main_rows(groups, "in-batch")
-    (line,) = [line for line in answer_of(groups, rows) if line.startswith("Against in-batch, ")]
+    (line,) = [line for line in answer_lines(groups, rows) if line.startswith("Against in-batch, ")]
     assert " These intervals hold together for all differences from in-batch, the others for all pairs. " in line
     assert line.endswith(" The baseline has 63 negatives per query and step, but strong and weak 1.")
     quality = leader_table(groups, rows)["quality"].set_index("strategy")
@@ -407,11 +407,11 @@ def test_a_baseline_with_other_negatives_is_said(unequal):
 def test_the_answer_where_no_two_strategies_have_as_many_negatives(unequal):
     in_batch, weak, _ = unequal.groups
     rows = [row for row in unequal.rows if row.strategy != "strong"]
-    first, *_ = answer_of([in_batch, weak], rows)
+    first, *_ = answer_lines([in_batch, weak], rows)
     assert first.startswith("Whatever the number of negatives, in-batch with 63 (")  # no two have as many
-    first, *_ = answer_of([in_batch, weak], [replace(row, against_highest=None) for row in rows])
+    first, *_ = answer_lines([in_batch, weak], [replace(row, against_highest=None) for row in rows])
     assert first.endswith(" %) follows.")
-    first, *_ = answer_of([weak], [row for row in rows if row.strategy == "weak"])
+    first, *_ = answer_lines([weak], [row for row in rows if row.strategy == "weak"])
     assert first.endswith(" %) is the only strategy.")
 
 
@@ -432,7 +432,7 @@ def test_fewer_images_than_asked_for_are_marked(tmp_path):
     line = leader_table(groups, rows)["quality"].set_index("strategy").loc["a"]
     assert (line["negatives"], line["distinct"]) == ("16", "6.0")
     assert (line["against the best"], line["verdict"]) == ("best (6 distinct)", "better (6 distinct)")
-    answer = " ".join(answer_of(groups, rows))
+    answer = " ".join(answer_lines(groups, rows))
     assert re.match(r"average recall with 16 negatives per query and step[^:]*: a \(6 distinct\) \(", answer)
     assert "a (6 distinct) +" in answer.split("Against in-batch, ")[1]
 
@@ -463,7 +463,7 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided(golden):
         "two losses": [highest, equal, undecided, worse, row("x", 0.5, loss="other")],
         "over all": [highest, row("x", 0.5, dataset=OVER_ALL)],
     }
-    golden("comparison", {case: answer_of([], rows) for case, rows in cases.items()})
+    golden("comparison", {case: answer_lines([], rows) for case, rows in cases.items()})
 
 
 def test_the_price_of_what_is_undecided_is_said(tmp_path):
@@ -476,14 +476,14 @@ def test_the_price_of_what_is_undecided_is_said(tmp_path):
     too_few_queries = [replace(one, more_seeds=-1.0) for one in rows]
     assert open_pairs(groups, too_few_queries) == "1 pair is undecided; it needs more queries, not seeds"
     assert open_pairs(groups, [replace(one, undecided=()) for one in rows]) == ""
-    assert answer_of(groups, rows)[1] == f"{open_pairs(groups, rows)}."
+    assert answer_lines(groups, rows)[1] == f"{open_pairs(groups, rows)}."
 
 
 def test_too_few_seeds_are_said(tmp_path):
     def answer_text(seeds: tuple[int, ...]) -> str:
         runs = tmp_path / str(len(seeds))
         groups = [group_of(runs, "in-batch", 0.0, seeds=seeds), group_of(runs, "twin", 0.02, seeds=seeds)]
-        return " ".join(answer_of(groups, main_rows(groups)))
+        return " ".join(answer_lines(groups, main_rows(groups)))
 
     assert "With one seed, the 95 % intervals hold for other queries of these trained models" in answer_text((0,))
     two = answer_text((0, 1))
@@ -494,7 +494,7 @@ def test_too_few_seeds_are_said(tmp_path):
 
 def test_a_saturated_metric_is_said(tmp_path):
     groups = [group_of(tmp_path, name, 6.0) for name in ("in-batch", "a")]
-    lines = answer_of(groups, main_rows(groups))
+    lines = answer_lines(groups, main_rows(groups))
     assert any("is saturated" in line and "--metric" in line for line in lines)
 
 
