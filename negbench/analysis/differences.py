@@ -33,7 +33,7 @@ class Differences:
     against: Mapping[str, statistics.Difference]
     pairs: statistics.Pairs
 
-    def best(self, among: Iterable[str]) -> str:
+    def highest_mean(self, among: Iterable[str]) -> str:
         """Return the strategy with the highest mean, as rounded where rows are stored; of equal ones, the first."""
         return max(among, key=lambda name: round(self.means[name].mean, 10))
 

@@ -517,12 +517,12 @@ def _verdicts(
         pairs = "baseline" if baseline_asked else "best"
     undecided = tests.find_undecided(pairs, baseline, counts, collapsed, margin=rules.margin)
     ranks = tests.pairs.ranks()
-    highest = tests.best(counts)
+    highest_of_table = tests.highest_mean(counts)
     all_values = table.values[metric]
     for name, mean in tests.means.items():
         block = [other for other in counts if counts[other] == counts[name]]
         rivals = tests.rivals(block, collapsed)  # who was beaten may have a higher mean, of fewer seeds
-        best = tests.best(rivals or block)
+        highest_of_block = tests.highest_mean(rivals or block)
         against = tests.against.get(name)
         open_tests = _open_tests(undecided, name)
         rank_low, rank_high = ranks[name]
@@ -542,9 +542,9 @@ def _verdicts(
             baseline=baseline or "",
             verdict=_verdict_on_baseline(name, baseline, against),
             against_baseline=_estimate(against, _count_common_seeds(all_values, name, baseline)),
-            against_best=_estimate(tests.pairs.of(name, best), _count_common_seeds(all_values, name, best)),
-            against_highest=_estimate(tests.pairs.of(name, highest), _count_common_seeds(all_values, name, highest)),
-            standing=_standing(tests, name, best, [other for other in block if other not in collapsed]),
+            against_best=_compare_pair(tests, all_values, name, highest_of_block),
+            against_highest=_compare_pair(tests, all_values, name, highest_of_table),
+            standing=_standing(tests, name, highest_of_block, [other for other in block if other not in collapsed]),
             beaten_by=tests.pairs.beaten_by[name],
             rank_low=rank_low,
             rank_high=rank_high,
@@ -620,12 +620,17 @@ def _estimate(test: Difference | None, seeds: int) -> Estimate | None:
     return Estimate(test.value, test.interval.low, test.interval.high, test.p_adjusted, earlier)
 
 
-def _standing(tests: Differences, name: str, best: str, block: Sequence[str]) -> str:
-    """Return the verdict on a strategy against the best with equally many negatives; `block` omits collapsed ones."""
+def _compare_pair(tests: Differences, values: Mapping[str, Values], name: str, other: str) -> Estimate | None:
+    """Return the estimate of a strategy's difference from another one; None if they were not compared."""
+    return _estimate(tests.pairs.of(name, other), _count_common_seeds(values, name, other))
+
+
+def _standing(tests: Differences, name: str, highest: str, block: Sequence[str]) -> str:
+    """Return the verdict on a strategy against the highest of its block, whose collapsed strategies are left out."""
     if name not in block:
         return "collapsed"
-    if name != best:
-        test = tests.pairs.of(name, best)
+    if name != highest:
+        test = tests.pairs.of(name, highest)
         return "not compared" if test is None else test.verdict
     others = [tests.pairs.of(name, other) for other in block if other != name]
     if not others:
