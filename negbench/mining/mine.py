@@ -81,7 +81,7 @@ def mine(
     largest_corpus = max((len(columns) for columns in task.groups), default=0)
     shape = (len(task.queries), row_bytes(largest_corpus))
     read_earlier = read_pools(files.previous, shape)
-    columns: dict[str, Tensor] = {}
+    fields: dict[str, Tensor] = {}  # of `Mined`
     pools_hold_all = True  # that is allowed, so far
     with write_pools(files.written, shape) as write:
         for rows, corpus in _blocks(task, 1 + len(strategy.reads)):
@@ -98,16 +98,16 @@ def mine(
                     bits = pack(in_pool)
                     block["overlap"] = overlap(bits, read_earlier(scored.rows, bits.shape[1]))
                     write(scored.rows, bits)
-                put(columns, {name: value.cpu() for name, value in block.items()}, scored.rows, len(task.queries))
+                put(fields, {name: value.cpu() for name, value in block.items()}, scored.rows, len(task.queries))
                 pools_hold_all = pools_hold_all and torch.equal(block["pool_size"], scored.room)
                 del scored, pools, in_pool  # free them before the next block's planes are computed
             if progress is not None:
                 progress(len(rows))
     if task.kinds is not None:
-        task.cache["kind_random"] = columns["kind_random"]
-    stale = refresh > 0 and not pools_hold_all and bool((columns["overlap"] == 1).all())
+        task.cache["kind_random"] = fields["kind_random"]
+    stale = refresh > 0 and not pools_hold_all and bool((fields["overlap"] == 1).all())
     has_copy = torch.isin(task.target.cpu(), torch.cat(Copies.of(task.candidates)).cpu())
-    return Mined(**columns, stale=stale, copies=int(has_copy.sum()))
+    return Mined(**fields, stale=stale, copies=int(has_copy.sum()))
 
 
 # --- scores ------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ MOVES_SCORES = False  # no run uses it
 
 _SHORTEST = 1e-15  # norm of an embedding: the squares of smaller numbers lose digits in float32
 
-Rows = Sequence[Sequence[int]]  # for each query, columns of the images
+ColumnLists = Sequence[Sequence[int]]  # for each query, columns of the images
 
 
 class Miner:
@@ -104,8 +104,8 @@ class Miner:
         image_embeddings: Any,
         targets: Any,
         *,
-        excluded: Rows | None = None,
-        relevant: Rows | None = None,
+        excluded: ColumnLists | None = None,
+        relevant: ColumnLists | None = None,
         exclude_relevant: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Mined:
@@ -159,8 +159,8 @@ class Miner:
         queries: Any,
         images: Any,
         targets: Any,
-        excluded: Rows | None,
-        relevant: Rows | None,
+        excluded: ColumnLists | None,
+        relevant: ColumnLists | None,
         exclude_relevant: bool,
     ) -> MiningTask:
         """Return the task of mining one refresh, its arguments checked."""
@@ -177,26 +177,34 @@ class Miner:
         copies = Copies.of(queries[:, None])
         for later, first in zip(copies.later.tolist(), copies.first.tolist(), strict=True):
             equal_queries.setdefault(first, [first]).append(later)
-        relevant_rows = _check_columns("relevant", relevant, len(queries), len(images), target)
+        relevant_columns = _check_columns("relevant", relevant, len(queries), len(images), target)
         shared = with_several_targets(equal_queries.values(), target.tolist())
-        relevant_rows = add_shared_answers(shared, target.tolist(), relevant_rows)
-        left_out = _check_columns("excluded", excluded, len(queries), len(images))
+        relevant_columns = add_shared_answers(shared, target.tolist(), relevant_columns)
+        excluded_columns = _check_columns("excluded", excluded, len(queries), len(images))
         if exclude_relevant:
-            if relevant_rows is None:
+            if relevant_columns is None:
                 raise OptionError(
                     "exclude_relevant: no image is known to be relevant: no `relevant`, nor equal queries"
                 )
             lists = []
-            for row in range(len(queries)):
-                excluded_row = [] if left_out is None else left_out.row(row).tolist()
-                lists.append(excluded_row + relevant_rows.row(row).tolist())
-            left_out = Ragged.of(lists)
+            for query in range(len(queries)):
+                columns = [] if excluded_columns is None else excluded_columns.row(query).tolist()
+                lists.append(columns + relevant_columns.row(query).tolist())
+            excluded_columns = Ragged.of(lists)
         vectors = images_of(images)
         group = torch.zeros_like(target)
         groups = [torch.arange(len(images))]
         planes = {"target": EmbeddedPlane(vectors[target.to(vectors.device)], vectors[:, None])}
         return MiningTask(
-            queries, images, target, group, groups, left_out, relevant_rows, planes=planes, filters=self._filters
+            queries,
+            images,
+            target,
+            group,
+            groups,
+            excluded=excluded_columns,
+            relevant=relevant_columns,
+            planes=planes,
+            filters=self._filters,
         )
 
     def _embeddings(self, name: str, values: Any) -> Tensor:
@@ -235,23 +243,23 @@ def _check_targets(name: str, targets: Any, count: int, images: int) -> Tensor:
 
 
 def _check_columns(
-    name: str, rows: Rows | None, count: int, images: int, target: Tensor | None = None
+    name: str, lists: ColumnLists | None, count: int, images: int, target: Tensor | None = None
 ) -> Ragged | None:
-    """Check each query's columns; put the target first in rows that are not empty."""
-    if rows is None:
+    """Check each query's columns; put the target first in lists that are not empty."""
+    if lists is None:
         return None
-    if len(rows) != count:
-        raise OptionError(f"{name} must have a row for each of the {count} queries, got {len(rows)}")
-    lists: list[list[int]] = []
-    for query, row in enumerate(rows):
-        values = np.asarray(row.cpu() if isinstance(row, Tensor) else row)
+    if len(lists) != count:
+        raise OptionError(f"{name} must have a row for each of the {count} queries, got {len(lists)}")
+    checked_lists: list[list[int]] = []
+    for query, numbers in enumerate(lists):
+        values = np.asarray(numbers.cpu() if isinstance(numbers, Tensor) else numbers)
         if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
             where = f"{name}: query {query} must list rows of the images, whole numbers"
-            raise OptionError(f"{where}, got {short_repr(row)}")
+            raise OptionError(f"{where}, got {short_repr(numbers)}")
         if values.size and not 0 <= values.min() <= values.max() < images:
             raise OptionError(f"{name}: query {query} names an image outside 0 ... {images - 1}")
         columns = values.astype(int).tolist()
         if target is not None and columns:
             columns = list(dict.fromkeys([int(target[query]), *columns]))
-        lists.append(columns)
-    return Ragged.of(lists)
+        checked_lists.append(columns)
+    return Ragged.of(checked_lists)

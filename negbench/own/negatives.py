@@ -98,8 +98,8 @@ def _drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
     distinct = frame.copy()
     negatives = []
     scores = []
-    for row_negatives, row_scores in zip(frame["negatives"], frame["scores"], strict=True):
-        score_of = dict(zip(row_negatives, row_scores, strict=True))
+    for query_negatives, query_scores in zip(frame["negatives"], frame["scores"], strict=True):
+        score_of = dict(zip(query_negatives, query_scores, strict=True))
         negatives.append(list(score_of))
         scores.append(list(score_of.values()))
     distinct["negatives"] = pd.Series(negatives, dtype=object)
@@ -194,17 +194,17 @@ def _mine_dataset(options: Mine, sample: int) -> tuple[MinedNegatives, int]:
 
     spelled = scored.dataset.spelled  # image -> how the user's files name it
     negatives = []
-    for row in mined.negatives.tolist():
-        names = [images[column] for column in row]
+    for columns_of_query in mined.negatives.tolist():
+        names = [images[column] for column in columns_of_query]
         negatives.append([spelled.get(name, name) for name in names])
-    columns = {
+    fields = {
         "query": [query.id for query in queries],
         "reference": [spelled.get(query.reference, query.reference) for query in queries],
         "text": [query.text for query in queries],
         "target": [spelled.get(query.target or "", query.target) for query in queries],
         "negatives": negatives,
     }
-    frame = pd.DataFrame(columns).join(mined.frame().drop(columns="negatives"))
+    frame = pd.DataFrame(fields).join(mined.frame().drop(columns="negatives"))
     total = len(queries)
     if sample:
         total = len(DATA.dataset(config.dataset, options.split, images=False).queries)
@@ -239,7 +239,7 @@ def _mine_files(options: Mine, sample: int) -> tuple[MinedNegatives, int]:
     if sample:
         queries = queries[:sample]
         target = target[:sample]
-        lists = {name: rows[:sample] for name, rows in lists.items()}
+        lists = {name: columns[:sample] for name, columns in lists.items()}
     with progress("mine") as display, display.stage("draw", total=len(target)) as advance:
         mined = miner.refresh(
             queries, images, target, **lists, exclude_relevant=mining.exclude_relevant, progress=advance
@@ -248,10 +248,10 @@ def _mine_files(options: Mine, sample: int) -> tuple[MinedNegatives, int]:
     frame.insert(0, "query", texts or np.arange(len(frame)))
     frame.insert(1, "target", target)
     if names:
-        frame["target"] = [names[row] for row in frame["target"]]
+        frame["target"] = [names[column] for column in frame["target"]]
         negatives = []
-        for row in frame["negatives"]:
-            negatives.append([names[column] for column in row])
+        for columns in frame["negatives"]:
+            negatives.append([names[column] for column in columns])
         frame["negatives"] = negatives
     return MinedNegatives(frame, mined.summary(), len(images), display.seconds["draw"]), total
 
