@@ -32,8 +32,9 @@ from negbench.settings.config import MiningConfig, build_config
 from negbench.settings.layers import parse_set, plugin_layer, set_layer
 
 _LISTS = ("excluded", "relevant")
-# not known of every row, or file; `datasets` gives all JSONL files the columns and types of the first
-_UNKNOWN = ("false_negative_rate_pool", "false_negative_rate_draws", "overlap", "kind_draws", "kind_random")
+# columns that lack values in some rows or files; JSONL omits them, because `datasets` expects the columns and types of
+# the first file in all others
+_NOT_IN_JSONL = ("false_negative_rate_pool", "false_negative_rate_draws", "overlap", "kind_draws", "kind_random")
 _SAMPLE = 256  # queries of a dry run
 
 
@@ -41,10 +42,10 @@ _SAMPLE = 256  # queries of a dry run
 class MinedNegatives:
     """Mined negatives: a row per query, and means over the queries.
 
-    `frame` holds query, target, the negatives and their scores (a list each, no negative twice) and the other fields of
-    `negbench.mining.mine.Mined`; for a data set also reference and text, and ids instead of rows. `images` counts
-    the candidates, `kept` the queries in the file, `seconds` those of the mining; `source` names the data set and the
-    model.
+    `frame` holds query, target, the negatives and their scores (a list each, in what `write_negatives` returns no
+    negative twice) and the other fields of `negbench.mining.mined.Mined`; for a data set also reference and text, and
+    ids instead of rows. `images` counts the candidates, `kept` the queries in the file, `seconds` those of the mining;
+    `source` names the data set and the model.
     """
 
     frame: pd.DataFrame
@@ -58,31 +59,33 @@ class MinedNegatives:
 def write_negatives(options: Mine) -> MinedNegatives:
     """Mine as requested and write the table: .parquet, or .jsonl with one object per row.
 
+    Repeated negatives of a query are dropped, from JSONL also the columns that may lack values (`_NOT_IN_JSONL`).
+
     Raises:
         NegbenchError: a user's mistake: files or options that do not fit, a strategy that cannot be mined ahead.
     """
-    mined, _ = _mine_rows(options)
-    mined = replace(mined, frame=_drop_repeats(mined.frame))
-    frame = _shape_table(mined.frame, options)
-    notes(copies_note(mined.summary, len(mined.frame)))
-    mined = replace(mined, kept=frame.index.nunique())
+    result, _ = _mine_rows(options)
+    result = replace(result, frame=_drop_repeats(result.frame))
+    frame = _shape_table(result.frame, options)
+    notes(copies_note(result.summary, len(result.frame)))
+    result = replace(result, kept=frame.index.nunique())
     if options.out.suffix == ".parquet":
         with atomic_write(options.out, "wb") as file:
             frame.to_parquet(file, index=False)
     else:
         with atomic_write(options.out) as file:
-            full_columns = frame.drop(columns=[*_UNKNOWN], errors="ignore")
+            full_columns = frame.drop(columns=[*_NOT_IN_JSONL], errors="ignore")
             full_columns.to_json(file, orient="records", lines=True, force_ascii=False)
-    return mined
+    return result
 
 
 def dry_run(options: Mine) -> list[str]:
     """Mine for a few queries; say what is read, and what mining for all of them takes."""
-    mined, total = _mine_rows(options, _SAMPLE)
-    count = len(mined.frame)
-    source = mined.source or f"{options.queries}, {options.images} and {options.targets}"
-    took = f"{duration(mined.seconds * total / max(1, count))} of mining, {peak_memory_mib()['process']:,.0f} MiB"
-    return [f"reads {source}: {total:,} queries, {mined.images:,} images", f"{took} (measured on {count:,} queries)"]
+    result, total = _mine_rows(options, _SAMPLE)
+    count = len(result.frame)
+    source = result.source or f"{options.queries}, {options.images} and {options.targets}"
+    took = f"{duration(result.seconds * total / max(1, count))} of mining, {peak_memory_mib()['process']:,.0f} MiB"
+    return [f"reads {source}: {total:,} queries, {result.images:,} images", f"{took} (measured on {count:,} queries)"]
 
 
 def _mine_rows(options: Mine, sample: int = 0) -> tuple[MinedNegatives, int]:
