@@ -99,7 +99,7 @@ def mine(
                     block["overlap"] = overlap(bits, read_earlier(scored.rows, bits.shape[1]))
                     write(scored.rows, bits)
                 put(fields, {name: value.cpu() for name, value in block.items()}, scored.rows, len(task.queries))
-                pools_hold_all = pools_hold_all and torch.equal(block["pool_size"], scored.room)
+                pools_hold_all = pools_hold_all and torch.equal(block["pool_size"], scored.allowed_count)
                 del scored, pools, in_pool  # free them before the next block's planes are computed
             if progress is not None:
                 progress(len(rows))
@@ -114,7 +114,7 @@ def mine(
 
 
 @dataclass(frozen=True)
-class _Corpus:
+class _GroupCorpus:
     """Corpus of one gallery group: n images."""
 
     columns: Tensor  # [n] int64
@@ -123,14 +123,14 @@ class _Corpus:
     scores: Tensor  # [b, n] float32, overwritten by each block
 
 
-def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _Corpus]]:
+def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _GroupCorpus]]:
     """Yield every query once: [b] int64 rows of one gallery group, its corpus; a block holds `tables` [b, n] tables."""
     group = task.group.cpu()
     for index, columns in enumerate(task.groups):
         rows = (group == index).nonzero().squeeze(1)
         if len(rows):
             height = min(len(rows), _block_rows(len(columns), tables))
-            corpus = _corpus(task, index, height)
+            corpus = _group_corpus(task, index, height)
             for part in rows.split(height):
                 yield part, corpus
 
@@ -142,7 +142,7 @@ def _block_rows(images: int, tables: int) -> int:
     return most // height * height or most
 
 
-def _corpus(task: MiningTask, index: int, height: int) -> _Corpus:
+def _group_corpus(task: MiningTask, index: int, height: int) -> _GroupCorpus:
     """Return the corpus of gallery group `index`, with room for the scores of `height` queries.
 
     Raises:
@@ -158,11 +158,11 @@ def _corpus(task: MiningTask, index: int, height: int) -> _Corpus:
             f"gallery group {index}; add it to the corpus or drop the query ({len(lost)} such queries)"
         )
     scores = torch.empty(height, len(columns), device=task.queries.device)
-    return _Corpus(columns, Corpus.of(task.candidates, columns), local, scores)
+    return _GroupCorpus(columns, Corpus.of(task.candidates, columns), local, scores)
 
 
 def _score_block(
-    task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strategy: Strategy
+    task: MiningTask, rows: Tensor, corpus: _GroupCorpus, refresh: int, strategy: Strategy
 ) -> Iterator[ScoredBlock]:
     """Score a block, and yield it in parts."""
     device = task.queries.device
@@ -187,7 +187,7 @@ def _scored_part(
     rows: Tensor,
     scores: Tensor,
     planes: dict[str, Tensor],
-    corpus: _Corpus,
+    corpus: _GroupCorpus,
     refresh: int,
     strategy: Strategy,
 ) -> ScoredBlock:
@@ -238,14 +238,14 @@ def _scored_part(
         planes=planes,
     )
     filtered = filter_view(view, task.filters, strategy)
-    room = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
-    alone = (room == 0).nonzero()
+    allowed_count = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
+    alone = (allowed_count == 0).nonzero()
     if len(alone):
         raise NegbenchError(
             f"query {int(task.ids[rows[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
             "negative; enlarge the corpus or exclude fewer images"
         )
-    return ScoredBlock(rows, view, filtered, room, relevant, has_truth.to(device), kinds)
+    return ScoredBlock(rows, view, filtered, allowed_count, relevant, has_truth.to(device), kinds)
 
 
 def _kinds(task: MiningTask, rows: Tensor, columns: Tensor, device: torch.device) -> Tensor:
@@ -255,7 +255,7 @@ def _kinds(task: MiningTask, rows: Tensor, columns: Tensor, device: torch.device
 
 
 def _block_statistics(
-    task: MiningTask, scored: ScoredBlock, corpus: _Corpus, in_pool: Tensor, drawn: Tensor
+    task: MiningTask, scored: ScoredBlock, corpus: _GroupCorpus, in_pool: Tensor, drawn: Tensor
 ) -> dict[str, Tensor]:
     """Return the fields of `Mined` that follow from the scores, the pools [b, n] and the draws [b, D] of b queries."""
     statistics = statistics_of(scored, in_pool, drawn)
@@ -264,7 +264,7 @@ def _block_statistics(
     return statistics
 
 
-def _kind_statistics(task: MiningTask, scored: ScoredBlock, corpus: _Corpus, drawn: Tensor) -> dict[str, Tensor]:
+def _kind_statistics(task: MiningTask, scored: ScoredBlock, corpus: _GroupCorpus, drawn: Tensor) -> dict[str, Tensor]:
     """Return the kinds of the draws, and those expected of random draws: those cached, if the block has no kinds."""
     columns, place = drawn.unique(return_inverse=True)
     kinds = _kinds(task, scored.rows, corpus.columns[columns.cpu()], drawn.device).gather(1, place)

@@ -112,7 +112,7 @@ class ScoredBlock:
     rows: Tensor  # [b] int64 queries of the task
     view: ScoreView  # before the filters, for statistics and the last fallbacks
     filtered: ScoreView  # after the filters, for the strategy
-    room: Tensor  # [b] int64, how many images are allowed
+    allowed_count: Tensor  # [b] int64, how many images are allowed
     relevant: Tensor | None  # [b, n] bool ground truth, for the statistics; in the view for oracles only
     has_truth: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
     kinds: Tensor | None = None  # [b, n] int8 codes of judged negatives
@@ -126,10 +126,11 @@ def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tens
     """[b, SHARES] float32: the share of the weights on relevant images, on judged ones by kind, and on all others.
 
     Args:
-        kinds: [b, n] int8 codes.
+        kinds: [b, n] int8 codes: 0 for unrelated images, 1 + the place in `KINDS` for judged ones.
         relevant: [b, n] bool; None: nothing is known to be relevant.
         weights: [b, n] bool or >= 0; a row of zeros gives nan.
     """
+    # 0 unrelated, then `KINDS`; here one more code: relevant, whatever the kind
     codes = kinds if relevant is None else kinds.masked_fill(relevant, len(SHARES) - 1)
     if weights.dtype == torch.bool and codes.numel() >= _LARGE:
         upto = torch.stack([count(weights & at_most(codes, code)) for code in range(len(SHARES))], dim=1)
@@ -139,7 +140,8 @@ def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tens
         total = weights.sum(1, keepdim=True)
         sums = torch.zeros(len(kinds), len(SHARES), dtype=torch.float64, device=kinds.device)
         sums.scatter_add_(1, codes.long(), weights.double())
-    return (torch.cat([sums[:, -1:], sums[:, 1:-1], sums[:, :1]], dim=1).double() / total.double()).float()
+    in_order = torch.cat([sums[:, -1:], sums[:, 1:-1], sums[:, :1]], dim=1)  # of `SHARES`
+    return (in_order.double() / total.double()).float()
 
 
 def mean_shares(what: str, shares: Tensor | None) -> dict[str, float]:
@@ -273,14 +275,14 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
 def _band(scored: ScoredBlock, pool: Tensor, counts: PoolCounts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the rank percentiles of each pool's first, mean and last member, among the allowed, and `cut_tie`."""
     view = scored.view
-    room = scored.room
+    allowed_count = scored.allowed_count
     size = counts.size
     first = counts.first.clone()
     last = counts.last.clone()
-    last_rank = (room - 1).clamp(min=1)
+    last_rank = (allowed_count - 1).clamp(min=1)
     cut = torch.zeros_like(size, dtype=torch.bool)
-    if torch.equal(size, room):  # the pools hold all allowed images: no need to sort
-        end = ((room - 1) / last_rank).float()
+    if torch.equal(size, allowed_count):  # the pools hold all allowed images: no need to sort
+        end = ((allowed_count - 1) / last_rank).float()
         return torch.zeros_like(end), end / 2, end, cut
     total = size * (first + last) // 2  # correct if every allowed image between the two is in the pool
     holes = last - first + 1 - size  # allowed images that tie with an end of the pool or lie inside it
