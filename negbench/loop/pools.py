@@ -26,14 +26,16 @@ def define_pools(now: ModelCache, phase: Phase, folder: RunFolder, generator: to
     state = now.state
     config = now.run.config
     epoch = state.epoch
-    per_epoch = config.train.draws
+    draws_per_epoch = config.train.draws
     end = next((refresh for refresh in phase.refreshes if refresh > epoch), phase.end)
     if phase.is_last:
         state.refresh += 1
         refresh = config.schedule.refresh_counts[state.refresh]
     else:
         refresh = phase.refreshes.index(epoch)
-    draws = (end - epoch) * per_epoch if config.mining.redraw else per_epoch
+    draws_per_interval = (end - epoch) * draws_per_epoch
+    if not config.mining.redraw:
+        draws_per_interval = draws_per_epoch  # they serve all its epochs
     scene = now.scene_to_mine()
     queries = len(scene.train.dataset.queries)
     with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
@@ -42,8 +44,8 @@ def define_pools(now: ModelCache, phase: Phase, folder: RunFolder, generator: to
             task,
             phase.mined,
             refresh=refresh,
-            draws=draws,
-            per_epoch=per_epoch if config.mining.replacement else None,
+            draws=draws_per_interval,
+            per_epoch=draws_per_epoch if config.mining.replacement else None,
             generator=generator,
             files=PoolFiles(
                 written=_file(folder, state.refresh) if phase.is_last else None,

@@ -61,7 +61,8 @@ def mine(
         task: the queries and their corpora.
         strategy: a corpus strategy.
         refresh: 0-based count of this refresh, handed to the strategy.
-        draws: negatives per query: negatives per epoch times epochs of the interval.
+        draws: negatives per query for the whole interval: in training, `TrainConfig.draws` (per epoch) times the
+            epochs of the interval, or those of one epoch if they serve all (`mining.redraw=false`).
         generator: gives the 63-bit number that all draws derive from; advanced by one draw, nothing else is random.
         per_epoch: start afresh after this many draws: with replacement from one epoch to the next.
         files: where to write this refresh's pools, and where those of an earlier refresh of the same task are.

@@ -88,7 +88,7 @@ class TrainConfig(Section):
 
     @property
     def draws(self) -> int:
-        """Negatives that a corpus strategy draws per query and epoch."""
+        """Negatives that a corpus strategy draws per query and epoch (`mine(draws=)`: per interval)."""
         return self.num_negatives or 1
 
 
