@@ -20,18 +20,18 @@ OF_LOSS = "of_loss"  # the fact that names the loss of a row of temperatures, wh
 _AXES = ("loss", "backbone")
 
 
-def contrasts(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
+def contrast_tables(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
     """Return tables whose rows are losses, or backbones: means over the shared strategies, with equal weights.
 
     Strategies that collapsed in any of them are left out; a table without shared strategies and seeds is, too.
     """
-    contrast_tables = []
+    tables_by_axis = []
     for axis in _AXES:
         for members in group_over((axis,), tables):
             table = _contrast(axis, members) if len(members) > 1 else None
             if table is not None:
-                contrast_tables.append(table)
-    return contrast_tables
+                tables_by_axis.append(table)
+    return tables_by_axis
 
 
 def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
-from negbench.analysis.contrasts import CONTRAST, contrasts, temperatures
+from negbench.analysis.contrasts import CONTRAST, contrast_tables, temperatures
 from negbench.analysis.frame import StoredRun, groups_of, key_of, read_results, results_of
 from negbench.analysis.stored_trials import read_trials
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
@@ -157,7 +157,7 @@ def judge_comparison(runs: Path, name: str, rules: Rules) -> Findings:
     rules = _divide_alpha(results, rules)
     all_tables = list(tables)
     if not document.get("dials"):  # points are data sets, so there is nothing over all of them
-        all_tables = [*join_over_all(tables), *tables, *contrasts(tables)]
+        all_tables = [*join_over_all(tables), *tables, *contrast_tables(tables)]
     all_tables += temperatures(groups, tables)
     verdicts = _verdicts_of_tables(all_tables, rules)
     verdicts += gains_of(tables, tunings_of(document), rules)

@@ -286,7 +286,7 @@ def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Val
     varied = {*dials}
     if columns.get("settings") in (COMMON, OWN):
         varied.add(TAU)  # which trials choose
-    texts = labels_of(config, varied)
+    texts = labels_of_config(config, varied)
     if "num_negatives" in columns:
         texts["strategy"] += f" x{columns['num_negatives']}"
     if dials:
@@ -299,7 +299,7 @@ def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Val
     return {**texts, "plugin": config.strategy.name, **typed}
 
 
-def labels_of(config: ResolvedConfig, varied: Collection[str] = ()) -> dict[str, str]:
+def labels_of_config(config: ResolvedConfig, varied: Collection[str] = ()) -> dict[str, str]:
     """Return strategy, loss and backbone as tables print them: the name, and options that differ from the defaults.
 
     Left out are options that a dial varies or trials choose (`varied` are their keys), since all points of it share a

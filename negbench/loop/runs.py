@@ -35,7 +35,7 @@ from negbench.loop.schedule import check_batches
 from negbench.loop.step_memory import step_memory
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import train
-from negbench.loop.types import Callbacks, OpenRun, PlannedRun, RecordPoint, parts_of
+from negbench.loop.types import Callbacks, OpenRun, PlannedRun, RecordPoint, run_stem
 from negbench.machine import files
 from negbench.machine.contents import digest, stamp
 from negbench.machine.heap import keep_memory
@@ -101,7 +101,7 @@ def _find_finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: st
     if card is None:  # the data are read
         return None
     settings = full.model_dump(mode="json", exclude={"compute", "plugins"})
-    for file in sorted(runs.glob(f"{parts_of(full)}-*/result.json")):
+    for file in sorted(runs.glob(f"{run_stem(full)}-*/result.json")):
         with suppress(NegbenchError):  # the record of another run, damaged
             about = _read_manifest(file.parent, stamp(file.with_name("config.json")))
             if settings.items() <= about["config"].items():

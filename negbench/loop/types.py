@@ -44,8 +44,8 @@ class Callbacks:
     stepped: Callable[..., None] = _nothing
 
 
-def parts_of(config: ResolvedConfig) -> str:
-    """Return the names of a run's parts, and its seed."""
+def run_stem(config: ResolvedConfig) -> str:
+    """Return the folder name of a run without its hash: the names of its parts, and its seed."""
     dataset = Path(config.dataset.name).stem
     strategy = re.sub(r"[^\w+-]+", "_", config.strategy.name)
     return f"{strategy}-{config.loss.name}-{config.backbone.name}-{dataset}-s{config.seed}"
@@ -78,8 +78,8 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """Folder name: the names of the run's parts, the seed, and the first 8 digits of the hash."""
-        return f"{parts_of(self.config)}-{self.hash[:8]}"
+        """Folder name: `run_stem`, and the first 8 digits of the hash."""
+        return f"{run_stem(self.config)}-{self.hash[:8]}"
 
 
 @dataclass(frozen=True, eq=False)

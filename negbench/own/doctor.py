@@ -67,7 +67,7 @@ def _devices() -> Iterator[tuple[str, bool]]:
 
 def _run(options: Doctor) -> Iterator[tuple[str, bool]]:
     """Say what a run with these options takes on this machine, and what of its weights and data is missing."""
-    from negbench.grid.axes import labels_of
+    from negbench.grid.axes import labels_of_config
     from negbench.loop.run_forecast import forecast_lines
     from negbench.loop.runs import DATA, plan_run
     from negbench.systems.system import config_of
@@ -76,7 +76,7 @@ def _run(options: Doctor) -> Iterator[tuple[str, bool]]:
     with DATA.lenient() as lacking:
         config = plan_run(config_of(options, remarks.append), DATA).config
         lines = forecast_lines(config, DATA)
-    labels = labels_of(config)
+    labels = labels_of_config(config)
     length = f"{config.train.epochs} {plural(config.train.epochs or 0, 'epoch')}"
     yield f"{labels['strategy']}, {labels['loss']}, {labels['backbone']}, seed {config.seed}, {length}:", False
     for text in remarks:

@@ -9,7 +9,7 @@ import pytest
 
 from negbench.analysis.answer import _tally
 from negbench.analysis.collapse import Ends
-from negbench.analysis.contrasts import CONTRAST, OF_LOSS, contrast_text, contrasts, temperatures
+from negbench.analysis.contrasts import CONTRAST, OF_LOSS, contrast_tables, contrast_text, temperatures
 from negbench.analysis.deciding import decided_text, rules_of
 from negbench.analysis.setting_choice import SettingChoice
 from negbench.analysis.turns import turns
@@ -42,7 +42,7 @@ def table(loss: str, lift: float, ends: dict[str, Ends] | None = None) -> Verdic
 
 
 def test_a_contrast_is_the_mean_over_shared_strategies_and_seeds():
-    (contrast,) = contrasts([table("l1", 0.05), table("l2", 0.0)])
+    (contrast,) = contrast_tables([table("l1", 0.05), table("l2", 0.0)])
     assert (contrast.labels["loss"], {*contrast.values["m"]}) == (OVER_ALL, {"l1", "l2"})
     high, low = sorted(verdicts_of(contrast, Rules()), key=lambda row: -row.mean.value)
     assert (high.strategy, high.seeds, high.facts) == ("l1", 2, {CONTRAST: "loss", "strategies": 3})  # seeds 1 and 2
@@ -57,7 +57,7 @@ def test_a_contrast_is_the_mean_over_shared_strategies_and_seeds():
 
 def test_a_strategy_of_which_a_run_collapsed_is_left_out_of_a_contrast():
     collapsed = {"y": Ends(collapsed=frozenset({1}))}
-    (contrast,) = contrasts([table("l1", 0.05), table("l2", 0.0, collapsed)])
+    (contrast,) = contrast_tables([table("l1", 0.05), table("l2", 0.0, collapsed)])
     rows = {row.strategy: row for row in verdicts_of(contrast, Rules())}
     assert rows["l2"].behind_best.value == pytest.approx(0.05)
 
@@ -65,9 +65,9 @@ def test_a_strategy_of_which_a_run_collapsed_is_left_out_of_a_contrast():
 def test_without_two_losses_or_a_common_strategy_there_is_no_contrast():
     first = table("l1", 0.05)
     second = table("l2", 0.0)
-    assert contrasts([first]) == []
+    assert contrast_tables([first]) == []
     other = replace(second, values={"m": {"w": second.values["m"]["x"]}})
-    assert contrasts([first, other]) == []
+    assert contrast_tables([first, other]) == []
 
 
 def trials(seed: int, gap: float) -> tuple[SettingChoice, ...]:
@@ -98,8 +98,8 @@ def tables_over(axis: str, gap: float) -> list[VerdictTable]:
 
 
 OVER = {
-    "losses": ("loss", contrasts),
-    "backbones": ("backbone", contrasts),
+    "losses": ("loss", contrast_tables),
+    "backbones": ("backbone", contrast_tables),
     "all backbones": ("backbone", join_over_all),
     "all data sets": ("dataset", join_over_all),
 }
@@ -120,7 +120,7 @@ def test_a_table_over_several_contains_the_choice_of_rates(axis, join):
     certain, *_ = join(tables_over(axis, 0.4))
     given_rates, *_ = join([replace(one, choices={}) for one in tables_over(axis, 0.0)])
     counts = {name: len(choices) for name, choices in doubtful.choices["m"].items()}
-    assert counts == dict.fromkeys(doubtful.values["m"], 3 if join is contrasts else 2)
+    assert counts == dict.fromkeys(doubtful.values["m"], 3 if join is contrast_tables else 2)
     assert width(certain) == pytest.approx(width(given_rates), rel=1e-3)
     assert width(doubtful) > 1.1 * width(given_rates)
 

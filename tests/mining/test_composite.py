@@ -9,7 +9,7 @@ from negbench.api import make_loss, make_strategy
 from negbench.cli.explain import options_of
 from negbench.contracts import Strategy, relevance, tunable_ranges
 from negbench.errors import NegbenchError
-from negbench.grid.axes import labels_of, plugin_sections
+from negbench.grid.axes import labels_of_config, plugin_sections
 from negbench.loop.identity import code_version
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import compute_or_reuse
@@ -71,7 +71,7 @@ def test_a_composite_is_named_wherever_a_strategy_is(vector_sets):
     )
     full = resolve(config_of(vector_sets, "in-batch+qure:variant=release"))
     assert full.strategy.options == {"shared": False, "variant": "release", "consecutive_threshold": 1}
-    assert labels_of(full)["strategy"] == "in-batch+qure(variant=release)"
+    assert labels_of_config(full)["strategy"] == "in-batch+qure(variant=release)"
     option = next(option for option in options_of("strategies", "in-batch+qure") if option.name == "variant")
     assert (option.type, option.default) == ("paper or release", "paper")
     names = {plugin.name for plugin in registry.parts("strategies", "all-corpus:1>top-k:3>in-batch+after-target")}
