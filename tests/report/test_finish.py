@@ -20,8 +20,9 @@ from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import Rules, tables_of
 from negbench.analysis.words import estimate_text, join_names
 from negbench.grid.comparison import ComparisonFolder
-from negbench.machine.files import seal, write_json
+from negbench.machine.files import read_json, seal, write_json
 from negbench.report import charts
+from negbench.report import finish as finish_module
 from negbench.report.build import write_report
 from negbench.report.charts import Chart
 from negbench.report.finish import finish
@@ -214,8 +215,16 @@ def test_a_run_that_is_gone_counts_as_missing(compared, cells, page_text):
     assert list(Comparison(compared / "less").cells["average/recall_at_10"].isna()) == [True] * 2 + [False]
 
 
+def test_the_description_in_mlflow_names_what_is_not_drawn_behind_the_first_line(compared, cells, monkeypatch):
+    monkeypatch.setattr(finish_module, "summary_runs", lambda findings: ([], "MLflow draws 10 of these 12 rows."))
+    finish_comparison(compared, "described", cells("info-nce", 2), report=False)
+    lines = Comparison(compared / "described").answer
+    description = read_json(compared / "described" / "mlflow-summary.json")["answer"]
+    assert description.split("\n\n") == [lines[0], "MLflow draws 10 of these 12 rows.", *lines[1:]]
+
+
 def test_figures_are_drawn_again_where_their_inputs_changed(subtests, compared, cells, monkeypatch):
-    """`report` takes pictures and answer from the page that `finish` wrote of the same cells, and only then."""
+    """`report` takes pictures from the page that `finish` wrote of the same cells, and only then."""
     pictures = list[str]()
     folder = compared / "again"
 

@@ -15,9 +15,11 @@ from negbench.analysis.leader import sort_alike
 from negbench.analysis.statistics import mean_over_seeds
 from negbench.grid.axis import AXES
 from negbench.metrics.fixed import KINDS
+from negbench.report.build import comparison_page
 from negbench.report.charts import _figure
 from negbench.report.figures import chart_data_of
 from negbench.report.kinds_chart import kinds_chart
+from negbench.report.page import Note
 
 
 def test_an_interval_over_seeds_by_hand():
@@ -107,6 +109,17 @@ def test_the_answer_says_who_draws_highest_and_lowest_and_whose_draws_are_most_o
     assert f" and {low} furthest from it ({ranks[low]:,.0f}); " in line
     assert f"{100 * false_shares[most]:.1f} % of the draws of {most} are false negatives, the largest share." in line
     assert line in answer_of(findings).lines
+
+
+def test_a_page_says_where_strategies_draw_in_a_section_of_its_own(compared):
+    """It stands there instead of in the answer."""
+    findings = read_findings(compared, "small")
+    lines = draws_answer(sort_alike(findings.shown_groups, findings.main_verdicts))
+    assert lines
+    page = comparison_page(compared / "small", findings, (), galleries=0)
+    (section,) = [section for section in page.chapters["why"] if section.key == "draws"]
+    assert section.parts == tuple(Note(line) for line in lines)
+    assert [line for line in answer_of(findings).lines if line not in lines] == list(page.answer)
 
 
 @pytest.mark.parametrize(
