@@ -50,7 +50,7 @@ TableKey = tuple[str, ...]  # values of TABLE_AXES
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerText:
     """The answer, a line per entry; empty where nothing was judged.
 
     Attributes:
@@ -71,13 +71,13 @@ class Answer:
         return [*self.headlines, *self.below, *self.to_do]
 
 
-def answer_of(findings: Findings) -> Answer:
+def answer_of(findings: Findings) -> AnswerText:
     """Write the answer."""
     if not findings.verdicts:
-        return Answer()
+        return AnswerText()
     top = dict.fromkeys(_headlines(findings))
     below = [line for line in dict.fromkeys(_lines_of_tables(findings)) if line not in top]
-    return Answer([*top], [*below, *_other_lines(findings)], advice(findings))
+    return AnswerText([*top], [*below, *_other_lines(findings)], advice(findings))
 
 
 def _other_lines(findings: Findings) -> list[str]:

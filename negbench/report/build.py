@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from negbench.analysis.answer import Answer, answer_of
+from negbench.analysis.answer import AnswerText, answer_of
 from negbench.analysis.columns import READ
 from negbench.analysis.findings import SHOWN_SETTINGS, Findings, read_findings
 from negbench.analysis.frame import StoredRun, first_run, shared_value
@@ -86,7 +86,7 @@ def comparison_page(
     findings: Findings,
     page_tables: Sequence[Table],
     galleries: int = GALLERIES,
-    answer: Answer | None = None,
+    answer: AnswerText | None = None,
 ) -> Page:
     """Build the page of the comparison in this folder; figures of runs show published settings, or each row's own.
 
@@ -174,7 +174,7 @@ def _detail_sections(
     ]
 
 
-def _split_answer(answer: Answer) -> tuple[Sequence[str], Sequence[str]]:
+def _split_answer(answer: AnswerText) -> tuple[Sequence[str], Sequence[str]]:
     """Return the lines of the answer on the page's first screen, and those below.
 
     On top stand the headlines, then what to do. Above many headlines stands what to do alone: the forest, which shows

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from negbench.analysis.answer import Answer, answer_of
+from negbench.analysis.answer import AnswerText, answer_of
 from negbench.analysis.columns import NEGATIVES
 from negbench.analysis.findings import Findings, judge_comparison, plain_rules, read_findings
 from negbench.analysis.unchanged import inputs_of, keep, unchanged_files
@@ -87,7 +87,7 @@ def _print_tables(console: Console, all_tables: Sequence[Table], findings: Findi
 
 
 def _write_files(
-    parent: Parent, findings: Findings, all_tables: Sequence[Table], answer: Answer, *, report: bool
+    parent: Parent, findings: Findings, all_tables: Sequence[Table], answer: AnswerText, *, report: bool
 ) -> list[Path]:
     """Write the tables, the page, and the summary runs; return the files in the comparison's folder."""
     folder = parent.folder
