@@ -20,9 +20,9 @@ WORDS = """
     chosen closed column combination command compose compute computed condition config content context copy count
     cut damaged data dataset description display done dropout embedded embedding end epoch error eval event example
     extra feature file filter folder format freeze grid has hold identity image in input interval kind left line
-    list listing log mapped measured member memory metric mining missing model module name need negbench noise note
+    list listing log mapped mean measured member memory metric mining missing model module name need negbench noise note
     nothing objective option ordered page pair parent patient paused pending per picture plugin precision preference
-    problem process progress pruned published ragged rank ranking rate ray reader reading recomputed record registry
+    problem process progress pruned published ragged rank ranking ray reader reading recomputed record registry
     remark resolved row sampler scalar schedule scored section see seeded seen server setting shard share source
     spec spelling state statistic step stopped store stored stream sub summary synthetic table test text thumbnail
     time timer top toy tracker train training triplet trusted tuning turn unknown up value view w weight without
