@@ -143,7 +143,7 @@ def gains(cells: pd.DataFrame, x: str, panels: Sequence[str]) -> pd.DataFrame:
             place = {**panel, x: value}
             for metric in METRICS:
                 of_metric = {strategy: by_metric[metric] for strategy, by_metric in values.items()}
-                tests = differences(of_metric, BASELINE, share=1 / places, key=f"{place}/{metric}")
+                tests = differences(of_metric, BASELINE, alpha_part=1 / places, key=f"{place}/{metric}")
                 level = 100 * tests.means[BASELINE].mean
                 for strategy, test in tests.against.items():
                     records.append(

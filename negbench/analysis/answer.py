@@ -80,6 +80,18 @@ def answer_of(findings: Findings) -> AnswerText:
     return AnswerText([*top], [*below, *_other_lines(findings)], advice(findings))
 
 
+def divide_lines(lines: Sequence[str], findings: Findings) -> AnswerText:
+    """Divide the lines of a stored answer, without reading ranks.
+
+    Headlines and advice are computed anew for their count alone: a folder of an older version may word them otherwise.
+    """
+    if not findings.verdicts:
+        return AnswerText(below=lines)
+    end_of_headlines = len(dict.fromkeys(_headlines(findings)))
+    start_of_advice = len(lines) - len(advice(findings))
+    return AnswerText(lines[:end_of_headlines], lines[end_of_headlines:start_of_advice], lines[start_of_advice:])
+
+
 def _other_lines(findings: Findings) -> list[str]:
     """Return what is said below the lines of the tables."""
     verdicts = findings.main_verdicts

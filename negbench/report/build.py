@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from negbench.analysis.answer import AnswerText, answer_of
+from negbench.analysis.answer import AnswerText, answer_of, divide_lines
 from negbench.analysis.columns import READ
 from negbench.analysis.findings import SHOWN_SETTINGS, Findings, read_findings
 from negbench.analysis.frame import StoredRun, first_run, shared_value
@@ -72,9 +72,13 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
         return write_page(folder / "report", claims_page(folder), form)
     findings = read_findings(runs, name)
     own_files = files_made_here(runs, name)
-    if not own_files:
+    answer = None
+    if own_files:
+        lines = [line for line in read_text(folder / "answer.md").splitlines() if line]
+        answer = divide_lines(lines, findings)
+    else:
         forget(folder)  # what it tells of the page is no longer so
-    page = comparison_page(folder, findings, tables(findings), galleries)
+    page = comparison_page(folder, findings, tables(findings), galleries, answer)
     if not own_files:
         page = replace(page, facts=(*page.facts, ("numbers", FROM_RANKS)))
     earlier_page = read_text(folder / "report/index.html") if "report/index.html" in own_files else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from negbench.analysis.answer import AnswerText, answer_of
+from negbench.analysis.answer import AnswerText, answer_of, divide_lines
 from negbench.analysis.columns import NEGATIVES
 from negbench.analysis.findings import Findings, judge_comparison, plain_rules, read_findings
 from negbench.analysis.unchanged import inputs_of, keep, unchanged_files
@@ -16,6 +16,7 @@ from negbench.display import Grid, log
 from negbench.errors import install_line
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import write_text
+from negbench.report.loaded import Comparison
 from negbench.report.summaries import summary_runs
 from negbench.report.tables import Table, files_of, tables
 from negbench.store.parents import Parent
@@ -47,9 +48,13 @@ def finish(
     inputs = inputs_of(runs, ComparisonFolder(folder).read(), rules, report)
     parent = Parent(Tracker.open(runs, tracking_uri), folder)
     is_stored = bool(unchanged_files(folder, inputs))
-    findings = read_findings(runs, name) if is_stored else judge_comparison(runs, name, rules)
+    if is_stored:
+        findings = read_findings(runs, name)
+        answer = divide_lines(Comparison(folder).answer, findings)
+    else:
+        findings = judge_comparison(runs, name, rules)
+        answer = answer_of(findings)
     all_tables = tables(findings)
-    answer = answer_of(findings)
     _print_tables(console, all_tables, findings, folder)
     if is_stored:
         parent.complete()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from negbench.analysis.advice import Setting, recommend
-from negbench.analysis.answer import answer_of
+from negbench.analysis.answer import answer_of, divide_lines
 from negbench.analysis.findings import Findings
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.verdicts import Rules, batch_alone, beside_batch
@@ -180,6 +180,18 @@ def check_answer_on_page(answer: Sequence[str], findings: Findings, folder: Path
     assert page.answer[2:5] == tuple(headlines)
 
 
+def check_stored_lines(findings: Findings) -> None:
+    """Check that stored lines are divided as they were written, also those that another version worded."""
+    answer = answer_of(findings)
+    assert min(map(len, (answer.headlines, answer.below, answer.to_do))) > 0
+    assert divide_lines(answer.lines, findings) == answer
+    older = [f"{line} Then." for line in answer.lines]
+    divided = divide_lines(older, findings)
+    assert divided.lines == older
+    assert len(divided.headlines) == len(answer.headlines)
+    assert len(divided.to_do) == len(answer.to_do)
+
+
 @pytest.mark.parametrize("axis", ["dial", "losses"])
 def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_path, monkeypatch):
     """A dial holds a learned temperature: the runs of the loss without tau. The answer ends alike on either axis."""
@@ -213,6 +225,7 @@ def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_pa
         check_tables(result.findings)
         check_forest(result.findings)
         check_draws(result.findings)
+        check_stored_lines(result.findings)
         check_answer_on_page(result.answer, result.findings, tmp_path / "n", monkeypatch)
         text = "\n".join(result.answer)
         assert "\ninfo-nce: R@10 beside the batch, after " in f"\n{text}"

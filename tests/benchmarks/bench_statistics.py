@@ -187,7 +187,7 @@ def replay(
     for count, share in zip(looks.counts, looks.shares, strict=True):
         seeds |= dict.fromkeys(running, count)
         subset = {name: values.of_seeds(values.seeds[: seeds[name]]) for name, values in whole.items()}
-        now = differences(subset, baseline, share=share)
+        now = differences(subset, baseline, alpha_part=share)
         latest = now if latest is None else now.after(latest)
         family = dict(latest.pairs.differences)
         if looks.pairs == "baseline":
