@@ -24,7 +24,9 @@ def test_a_run_is_a_round_of_one_cell(vector_flags, tmp_path, document, run_comm
     before = document(*command, "--dry-run")
     assert [cell["step"] for cell in before["cells"]] == ["anew"]
     reads, price = before["notes"]
-    assert reads.startswith("reads ")
+    assert re.fullmatch(
+        r"reads triplets@\S+ \(48 train and 40 scored queries, 80 images\), backbone precomputed\(.+\)", reads
+    )
     assert re.match(r"the 1 runs: \d+ s of computing; [\d,]+ MiB of memory for each worker \(timed", price)
     assert not list(tmp_path.iterdir())
     run_command(*command)
