@@ -154,6 +154,17 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> ComparisonPlan:
     return replace(plan, trials=trials)
 
 
+def test_settings_of_its_own_may_double_the_runs_that_follow(plan, monkeypatch):
+    """Until the trials are finished nobody knows which rows' own setting is the common one."""
+    with_settings = []
+    for one in plan.cells:
+        settings = "own" if one.labels["strategy"] == "a" else "common"
+        with_settings.append(replace(one, columns={**one.columns, "settings": settings}))
+    monkeypatch.setattr(ComparisonPlan, "settings_open", True)
+    (trials, *_), _ = drive(compare_cells(replace(plan, cells=with_settings), Rules()))
+    assert trials.later_epochs == 3 * 10 + (3 + 3) * 10
+
+
 def test_rates_come_first_and_say_what_follows(plan):
     rounds, done = drive(compare_cells(plan, Rules(looks=replace(LOOKS, most=5))), failing=["t2"])
     assert [one.folder.path.name for one in rounds] == ["c-rates", "c-rates", "c", "c"]
