@@ -28,7 +28,7 @@ from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, plugin_sections
 from negbench.grid.axis import short
 from negbench.grid.cell_task import Task, compute_task
-from negbench.grid.cells import Cell, plan_cells, titles_of
+from negbench.grid.cells import Cell, _shorten_labels, plan_cells, titles_of
 from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, InProcess, Processes
@@ -531,6 +531,14 @@ def test_labels_name_files_without_their_folders_unless_two_are_alike():
     assert short(["clip(weights=lavis:/m/model.pth)", "qure(a/b=1)"]) == {
         "clip(weights=lavis:/m/model.pth)": "clip(weights=lavis:model.pth)", "qure(a/b=1)": "qure(a/b=1)",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", ["strategy", "loss", "backbone"])
+def test_a_cell_is_labelled_with_names_of_files(axis):
+    of_file = cell("a", 0)
+    of_file = replace(of_file, columns={**of_file.columns, axis: "/a/b/mine.py"})
+    other = cell("b", 0)
+    assert [one.labels[axis] for one in _shorten_labels([of_file, other])] == ["mine.py", other.labels[axis]]
 
 
 def test_systems_bring_their_own_losses_whatever_the_recipe_compares():

@@ -14,7 +14,7 @@ import pytest
 from negbench import api
 from negbench.campaign.plan import ComparisonPlan, plan_comparison
 from negbench.data.scene import DataCache
-from negbench.errors import OptionError
+from negbench.errors import OptionError, UnknownNameError
 from negbench.grid.executors import InProcess
 from negbench.grid.setting import ChosenSetting, TrialSetting, best_setting
 from negbench.grid.setting_trials import GroupTrials, SettingTrials
@@ -124,6 +124,14 @@ def test_the_highest_mean_is_taken_and_of_equal_ones_the_nearest():
     assert best_of_rates({0.1: 0.5, 1.0: 0.5 + 1e-13, 9.0: 0.5}, 2.0) == 1.0  # 0.5 is 0.5, whatever a sum's order
     assert best_of_rates({0.5: 0.7, 2.0: 0.7}, 1.0) == 0.5
     assert best_of_rates({}, 0.5) == 0.5  # all trials failed
+
+
+def test_trials_refuse_a_metric_that_the_data_set_does_not_have(vector_sets, tmp_path):
+    """The metric of a choice is read from the card, before any trial is finished."""
+    cells = plan_comparison(options_of(vector_sets, tmp_path, strategies="top-k", lr="fixed"), tmp_path).cells
+    trials = SettingTrials.of(cells, tmp_path, DataCache())
+    with pytest.raises(UnknownNameError, match="--metric"):
+        replace(trials, metric="precision").choose(tmp_path)
 
 
 def test_rates_are_chosen_by_the_metric_of_the_verdicts_and_reports_judge_by_any(vector_sets, tmp_path, run_command):
