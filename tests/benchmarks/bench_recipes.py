@@ -1,10 +1,10 @@
-"""The table of docs/performance.md: memory and hours of the papers' recipes on cards of 24 and 80 GB, as estimates.
+"""The table of docs/performance.md: memory and hours of the papers' recipes on GPUs of 24 and 80 GB, as estimates.
 
     python tests/benchmarks/bench_recipes.py [RECIPE ...]      # default: a toy model; `papers`: the papers' recipes
 
 Memory comes from shapes (`negbench.loop.step_memory`), in bf16 as on a GPU: neither weights nor a GPU is needed, and
-annotations of FashionIQ's size are made here. Hours are those of the training steps, computed on each card in the
-cheapest way that fits, at the speed of the H200 in `gpus.toml`: another card takes longer by what it is slower. What
+annotations of FashionIQ's size are made here. Hours are those of the training steps, computed on each GPU in the
+cheapest way that fits, at the speed of the H200 in `gpus.toml`: another GPU takes longer by what it is slower. What
 bounds a step is the call with most operations; where the tower trains, also the processor seconds of its pictures.
 """
 

@@ -10,7 +10,7 @@ SIGTERM (`--signal KILL`: SIGKILL) in its Nth step and is started again; then it
 and the last line says whether weights, ranks and curves of both have the same bits. The lines before say what the steps
 took, and the estimate of their memory.
 
-On a machine with a card, five minutes:
+On a machine with a GPU, five minutes:
 
 1. Copy the repository there. Where no package can be installed, bring these as wheels, besides torch, transformers,
    numpy, pandas, pyarrow, scipy, safetensors, Pillow, rich and typer: pydantic, pydantic-core, annotated-types and
@@ -18,7 +18,7 @@ On a machine with a card, five minutes:
    distributions that a run imported. MLflow and Optuna are not needed.
 2. `PYTHONPATH=. python tests/benchmarks/bench_steps.py --backbone blip2 --size vit_l --batch 32 --steps 200 --pictures
    300`, and with `--backbone blip --size large`. The memory at most should be below the estimate of a step.
-3. Append the card that the last lines name to negbench/loop/gpus.toml: `--dry-run` then tells hours on such cards.
+3. Append the GPU that the last lines name to negbench/loop/gpus.toml: `--dry-run` then tells hours on such GPUs.
 4. `make gpu`, or `python -m pytest -m gpu` where pytest is: what docs/performance.md lists as not measured.
 """
 
