@@ -397,13 +397,14 @@ def _holds_plugin(module: str, file: Path) -> bool:
         return True
 
 
-def _entry_points(kind: str, path: tuple[str, ...]) -> list[Plugin]:
+@cache  # a run asks some fifteen times
+def _entry_points(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
     """Return the plug-ins of packages on `path` (`sys.path`)."""
     plugins = []
     for point in _read_entry_points(path).select(group=f"negbench.{kind}"):
         origin = point.dist.name if point.dist else point.value
         plugins.append(Plugin(kind, point.name, point.module, None, origin))
-    return plugins
+    return tuple(plugins)
 
 
 @cache
