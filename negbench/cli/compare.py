@@ -1,10 +1,14 @@
 """`negbench compare`: strategies, losses, backbones, data sets, systems and dials, every combination once."""
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from negbench.cli import command, output
 from negbench.settings.options import Compare
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def _dry_run(options: Compare, say: Callable[[str], None]) -> Any:
@@ -26,7 +30,16 @@ def _dry_run(options: Compare, say: Callable[[str], None]) -> Any:
     dry_run=_dry_run,
 )
 def compare(options: Compare) -> dict[str, Any]:
-    """Plan, compute, print."""
+    """Print the result again, or plan, compute, print."""
+    from negbench.report.loaded import Comparison
+    from negbench.report.shown_again import show
+
+    path = show(options, output.console(), _compare)
+    return Comparison(path).plain() if output.wants_json() else {}
+
+
+def _compare(options: Compare, console: "Console") -> Path:
+    """Plan, compute, print; return the comparison's folder."""
     from negbench import api
 
-    return api.compare(options, console=output.console()).plain()
+    return api.compare(options, console=console).path

@@ -1,10 +1,14 @@
 """`negbench study`: tune what the papers set by hand, and measure how much it matters."""
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from negbench.cli import command, output
 from negbench.settings.options import Study
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def _dry_run(options: Study, say: Callable[[str], None]) -> Any:
@@ -24,7 +28,16 @@ def _dry_run(options: Study, say: Callable[[str], None]) -> Any:
     dry_run=_dry_run,
 )
 def study(options: Study) -> dict[str, Any]:
-    """Compute and print."""
+    """Print the result again, or compute and print."""
+    from negbench.report.loaded import StudyResult
+    from negbench.report.shown_again import show
+
+    path = show(options, output.console(), _study)
+    return StudyResult(path, options.storage).plain() if output.wants_json() else {}
+
+
+def _study(options: Study, console: "Console") -> Path:
+    """Compute and print; return the study's folder."""
     from negbench import api
 
-    return api.study(options, console=output.console()).plain()
+    return api.study(options, console=console).path

@@ -25,7 +25,7 @@ from negbench.loop import record
 from negbench.loop.assemble_team import assemble_team, check_processes
 from negbench.loop.clean import check_clean
 from negbench.loop.fitting import fitting_plan
-from negbench.loop.identity import modules_of, read_files
+from negbench.loop.identity import modules_of, plugins_of, read_files
 from negbench.loop.mining_task import check_listed, lists_of, planes_read
 from negbench.loop.needs import check_room
 from negbench.loop.objective import check_galleries, check_objective
@@ -37,7 +37,7 @@ from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import train
 from negbench.loop.types import Callbacks, OpenRun, PlannedRun, RecordPoint, run_stem
 from negbench.machine import files
-from negbench.machine.contents import digest, stamp
+from negbench.machine.contents import digest, files_named_in, stamp
 from negbench.machine.heap import keep_memory
 from negbench.machine.signals import ending_of
 from negbench.metrics.part_name import part_name
@@ -148,6 +148,22 @@ def _contents(config: ResolvedConfig, cache: DataCache, identities: Sequence[str
     if rule.reads_truth and splits.train.wrong_digest:
         parts.append(splits.train.wrong_digest)
     return " ".join(parts)
+
+
+def reads_files(config: ResolvedConfig, cache: DataCache) -> bool:
+    """Whether a run reads files that do not come with negbench: data, weights, scores, lists, or a plug-in's code."""
+    for plugin in plugins_of(config):
+        if plugin.origin != "built-in":
+            return True
+    for section in (config.dataset, config.eval.also):
+        if section is not None:
+            kind: type[Dataset] = registry.get("datasets", section.name)
+            if kind.made_card(make_options(kind, section.options, section.name)) is None:
+                return True
+    for with_backbone in (config, *_with_other_backbones(config)):
+        if files_named_in(with_backbone.backbone.options.values()) or cache.outline(with_backbone).files:
+            return True
+    return bool(_mining_files(config))
 
 
 def _with_other_backbones(config: ResolvedConfig) -> list[ResolvedConfig]:

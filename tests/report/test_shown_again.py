@@ -1,0 +1,388 @@
+"""A finished result is shown again without planning, as it was printed; whatever may change it is compared first.
+
+The tests count how often the command itself is called: once to compute, once for what is stored, never to show again.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from negbench import api
+from negbench.machine.files import cache_dir
+from negbench.plugins import syntax
+from negbench.report import shown_again
+from tests.runs import flags_of
+from tests.vector_files import write_vectors
+
+WORLD = flags_of(
+    [
+        "dataset.name=vectors",
+        "backbone.name=vectors",
+        "dataset.train_images=60",
+        "dataset.train_queries=32",
+        "dataset.val_images=60",
+        "dataset.val_queries=40",
+        "train.epochs=2",
+        "train.batch_size=16",
+    ]
+)
+DUEL = ("compare", "--strategies", "top-k,in-batch", "--losses", "info-nce", "--seeds", "2", "--no-report")
+TWICE = 2  # calls of a command that computes: itself, and what it would print next time
+
+
+@dataclass
+class Scene:
+    """A finished comparison of runs without files, and a command that counts how often it is really computed.
+
+    Attributes:
+        folder: the current folder; `runs` lies in it.
+        run_command: the fixture.
+        calls: of `api.compare` and `api.study`.
+    """
+
+    folder: Path
+    run_command: Callable[..., Any]
+    calls: list[tuple[Any, ...]]
+    flags: list[str] = field(default_factory=lambda: [*WORLD, "--lr", "fixed", "--name", "duel"])
+
+    def show(self, *more: str) -> Any:
+        """Run the command; return what it printed."""
+        self.calls.clear()
+        return self.run_command(*DUEL, *self.flags, "--tracking-uri", "none", *more)
+
+    def file(self, name: str) -> Path:
+        """Return a file of the comparison's first run, or of the comparison."""
+        first_run = min(self.folder.glob("runs/*/result.json")).parent
+        return first_run / name if (first_run / name).exists() else self.folder / "runs" / "duel" / name
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch, run_command, spy_on) -> Scene:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
+    calls = spy_on(api, "compare")
+    return Scene(tmp_path, run_command, calls)
+
+
+@pytest.fixture
+def shown(scene) -> Scene:
+    """Return the scene after the comparison was computed."""
+    scene.show()
+    assert len(scene.calls) == TWICE
+    return scene
+
+
+def test_a_comparison_is_shown_again_as_a_plan_in_full_would_show_it(shown):
+    again = shown.show()
+    assert shown.calls == []
+    shutil.rmtree(cache_dir() / "printed")
+    in_full = shown.show()
+    assert len(shown.calls) == TWICE
+    assert (again.out, again.err) == (in_full.out, in_full.err)
+    assert "4 already finished" in again.out
+    assert "answer" in again.out
+
+
+def test_notes_are_shown_again(scene):
+    scene.flags += ["--set", "mining.replacement=true"]  # does nothing for in-batch
+    scene.show()
+    again = scene.show()
+    assert scene.calls == []
+    shutil.rmtree(cache_dir() / "printed")
+    in_full = scene.show()
+    assert "note: " in again.err
+    assert again.err == in_full.err
+
+
+def test_as_json_the_document_is_read_anew(shown):
+    first = shown.show("--json")
+    assert len(shown.calls) == TWICE
+    assert shown.show("--json").out == first.out
+    assert shown.calls == []
+    assert json.loads(first.out)["comparison"] == "duel"
+
+
+def _edit_recipe(scene: Scene) -> None:
+    recipe = scene.folder / "recipe.toml"
+    recipe.write_text(recipe.read_text(encoding="utf-8").replace("beta1 = 0.9", "beta1 = 0.8"), encoding="utf-8")
+
+
+def _edit_answer(scene: Scene) -> None:
+    scene.file("answer.md").write_text("forged", encoding="utf-8")
+
+
+def _delete_result(scene: Scene) -> None:
+    scene.file("result.json").unlink()
+
+
+def _delete_comparison(scene: Scene) -> None:
+    shutil.rmtree(scene.folder / "runs" / "duel")
+
+
+def _damage_comparison(scene: Scene) -> None:
+    path = scene.folder / "runs" / "duel" / "comparison.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**document, "rates": "none"}), encoding="utf-8")
+
+
+def _overwrite_comparison(scene: Scene) -> None:
+    """Let another command use the name."""
+    scene.show("--margin", "5")
+
+
+def _damage_copy(scene: Scene) -> None:
+    [path] = (cache_dir() / "printed").iterdir()
+    path.write_text(path.read_text(encoding="utf-8")[:-5], encoding="utf-8")
+
+
+CHANGES = (_edit_recipe, _edit_answer, _delete_result, _delete_comparison, _overwrite_comparison, _damage_copy)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__.strip("_"))
+def test_a_change_of_what_it_depends_on_is_planned_in_full(change, scene):
+    (scene.folder / "recipe.toml").write_text("[train]\nbeta1 = 0.9\n", encoding="utf-8")
+    scene.flags += ["--recipe", "recipe.toml"]
+    scene.show()
+    scene.show()
+    assert scene.calls == []
+    change(scene)
+    scene.show()
+    assert len(scene.calls) == TWICE
+    scene.show()
+    assert scene.calls == []
+
+
+@pytest.mark.parametrize("name", ["ranks.parquet", "result.json", "config.json"])
+def test_a_damaged_file_of_a_run_is_found(name, shown):
+    path = shown.file(name)
+    path.write_bytes(path.read_bytes()[:-1])
+    error = shown.run_command(*DUEL, *shown.flags, "--tracking-uri", "none", code=2).err
+    assert name in error
+
+
+def test_a_deleted_page_is_drawn_again(scene):
+    scene.flags += ["--report"]
+    scene.show()
+    scene.show()
+    assert scene.calls == []
+    page = scene.folder / "runs" / "duel" / "report" / "index.html"
+    page.unlink()
+    scene.show()
+    assert len(scene.calls) == TWICE
+    assert page.exists()
+
+
+def test_changed_code_is_planned_in_full(shown, tmp_path, monkeypatch):
+    """A package of this test stands for negbench's files."""
+    package = tmp_path / "place" / "stand_in_package"
+    (package / "data").mkdir(parents=True)
+    module = package / "__init__.py"
+    module.write_text("", encoding="utf-8")
+    table = package / "data" / "table.toml"
+    table.write_text("a = 1", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path / "place"))
+    monkeypatch.setattr(shown_again, "_PARTS", (*shown_again._PARTS, "stand_in_package"))
+    for path in (module, table, package / "new.py"):
+        shown.show()
+        shown.show()
+        assert shown.calls == [], path
+        path.write_text("b = 2", encoding="utf-8")
+        shown.show()
+        assert len(shown.calls) == TWICE, path
+
+
+def test_all_modules_of_negbench_lie_in_the_parts_that_are_hashed(shown):
+    folders = []
+    for part in shown_again._PARTS:
+        init = syntax.locate(part)
+        assert init is not None
+        folders.append(init.parent)
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and name.partition(".")[0] == "negbench":
+            assert any(Path(file).is_relative_to(folder) for folder in folders), name
+
+
+def test_an_installed_package_is_planned_in_full(shown, tmp_path, monkeypatch):
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.setattr(shown_again.site, "getsitepackages", lambda: [str(packages)])
+    shown.show()
+    shown.show()
+    assert shown.calls == []
+    (packages / "plug_in-1.0.dist-info").mkdir()
+    shown.show()
+    assert len(shown.calls) == TWICE
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "planned"),
+    [("NEGBENCH_DATA", "data", True), ("CUDA_VISIBLE_DEVICES", "-1", True), ("NEGBENCH_UNTIL", "2e10", False)],
+)
+def test_variables_that_commands_read_are_compared(variable, value, planned, shown, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    shown.show()
+    assert bool(shown.calls) == planned
+
+
+def test_another_width_is_printed_anew(shown, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    coloured = shown.show()
+    assert len(shown.calls) == TWICE
+    assert "\x1b[" in coloured.out
+    assert shown.show().out == coloured.out
+    assert shown.calls == []
+    monkeypatch.setenv("COLUMNS", "90")
+    shown.show()
+    assert len(shown.calls) == TWICE
+
+
+def test_trials_that_chose_a_rate_are_compared(scene):
+    scene.flags = [*WORLD, "--lr", "common", "--name", "duel"]
+    scene.show()
+    scene.show()
+    assert scene.calls == []
+    trial = json.loads((scene.folder / "runs/duel-rates/comparison.json").read_text(encoding="utf-8"))["cells"][0]
+    (scene.folder / "runs" / trial["run"] / "result.json").unlink()
+    scene.show()
+    assert len(scene.calls) == TWICE
+
+
+def _with_vectors(scene: Scene) -> list[str]:
+    return [*flags_of([*write_vectors(scene.folder / "own"), "train.epochs=2", "train.batch_size=16"]), "--lr=fixed"]
+
+
+def _verbose(scene: Scene) -> list[str]:
+    return [*WORLD, "--lr=fixed", "-v"]
+
+
+def _tuned(scene: Scene) -> list[str]:
+    return [*WORLD, "--lr=fixed", "--tuned", "1"]
+
+
+@pytest.mark.parametrize("flags_of_scene", [_with_vectors, _verbose, _tuned], ids=lambda make: make.__name__)
+def test_what_depends_on_more_is_never_stored(flags_of_scene, scene):
+    scene.flags = flags_of_scene(scene)
+    scene.show()
+    assert len(scene.calls) == 1
+    scene.show()
+    assert len(scene.calls) == 1
+    assert not (cache_dir() / "printed").exists()
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_else(scene):
+    (scene.folder / "cache").mkdir()
+    (scene.folder / "cache" / "printed").write_text("", encoding="utf-8")
+    scene.show()
+    assert "answer" in scene.show().out
+    assert len(scene.calls) == TWICE
+
+
+def test_a_store_that_lacks_a_copy_gets_it(scene):
+    store = f"sqlite:///{scene.folder / 'mlflow.db'}"
+
+    def copies() -> int:
+        import mlflow
+
+        client = mlflow.MlflowClient(store)
+        experiment = client.get_experiment_by_name("duel")
+        return 0 if experiment is None else len(client.search_runs([experiment.experiment_id]))
+
+    scene.run_command(*DUEL, *scene.flags, "--tracking-uri", store)
+    first = copies()
+    assert first > 4
+    scene.calls.clear()
+    (scene.folder / "mlflow.db").rename(scene.folder / "lost.db")
+    scene.run_command(*DUEL, *scene.flags, "--tracking-uri", store)
+    assert scene.calls == []
+    assert copies() == first
+
+
+def test_a_warning_is_not_stored(scene):
+    """An MLflow store that does not answer may answer next time."""
+    store = "http://127.0.0.1:9"
+    first = scene.run_command(*DUEL, *scene.flags, "--tracking-uri", store)
+    assert "not copied" in first.err
+    assert not (cache_dir() / "printed").exists()
+
+
+SHOW = """
+import json, sys
+
+from negbench.cli.main import run
+
+for line in json.loads(sys.argv[1]):
+    assert run(line) == 0
+heavy = ("torch", "scipy.stats", "pandas", "optuna")
+print(json.dumps([name for name in heavy if name in sys.modules]), file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_showing_again_imports_neither_torch_nor_pandas_nor_optuna(tmp_path):
+    small = [*WORLD, "--tracking-uri", "none"]
+    study = ["study", "--strategy", "top-k", "--search", "strategy.k=5:40", "--trials", "1", "--final-seeds", "2"]
+    lines = json.dumps([[*DUEL, *small, "--lr=fixed"], [*study, *small]])
+
+    def show() -> Any:
+        """Run both commands in a process of their own; return what they printed, and what was imported."""
+        words = [sys.executable, "-c", SHOW, lines]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout, json.loads(done.stderr.splitlines()[-1])
+
+    _, imported = show()
+    assert "torch" in imported
+    printed, imported = show()
+    assert imported == []
+    shutil.rmtree(cache_dir() / "printed")
+    in_full, imported = show()
+    assert "torch" in imported
+    assert printed == in_full
+
+
+class TestAStudy:
+    """`negbench study`."""
+
+    @pytest.fixture
+    def study(self, scene, spy_on) -> Callable[..., Any]:
+        scene.calls = spy_on(api, "study")
+        command = ["study", "--strategy", "top-k", "--search", "strategy.k=5:40", "--trials", "2", "--name", "s"]
+        flags = [*WORLD, "--final-seeds", "2", "--tracking-uri", "none"]
+
+        def show(*more: str) -> Any:
+            scene.calls.clear()
+            return scene.run_command(*command, *flags, *more)
+
+        show()
+        assert len(scene.calls) == TWICE
+        return show
+
+    def test_is_shown_again(self, study, scene):
+        again = study()
+        assert scene.calls == []
+        shutil.rmtree(cache_dir() / "printed")
+        assert study().out == again.out
+        assert "what the study found" in again.out
+
+    def test_with_another_trial_is_planned_in_full(self, study, scene):
+        journal = scene.folder / "runs" / "s" / "optuna.journal"
+        lines = journal.read_text(encoding="utf-8").splitlines(keepends=True)
+        journal.write_text("".join([*lines, lines[-1]]), encoding="utf-8")
+        try:
+            study()
+        finally:
+            assert scene.calls
+
+    def test_in_another_storage_is_never_stored(self, study, scene):
+        stored = list((cache_dir() / "printed").iterdir())
+        study("--name", "t", "--storage", f"sqlite:///{scene.folder / 'optuna.db'}")
+        assert len(scene.calls) == 1
+        assert list((cache_dir() / "printed").iterdir()) == stored
