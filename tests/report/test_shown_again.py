@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from negbench import api
-from negbench.machine.files import cache_dir
+from negbench.machine.files import cache_dir, sha256_of
 from negbench.plugins import syntax
 from negbench.report import shown_again
 from tests.runs import flags_of
@@ -165,6 +165,16 @@ def test_a_damaged_file_of_a_run_is_found(name, shown):
     path.write_bytes(path.read_bytes()[:-1])
     error = shown.run_command(*DUEL, *shown.flags, "--tracking-uri", "none", code=2).err
     assert name in error
+
+
+def test_ranks_that_were_exchanged_are_found(shown):
+    """Their hash is exchanged, too."""
+    first, other = sorted(path.parent for path in shown.folder.glob("runs/top-k*/result.json"))
+    shutil.copy(other / "ranks.parquet", first / "ranks.parquet")
+    with (first / "SHA256SUMS").open("a", encoding="utf-8") as sums:
+        sums.write(f"{sha256_of(first / 'ranks.parquet')}  ranks.parquet\n")
+    error = shown.run_command(*DUEL, *shown.flags, "--tracking-uri", "none", code=2).err
+    assert "ranks" in error
 
 
 def test_a_deleted_page_is_drawn_again(scene):
