@@ -24,7 +24,8 @@ from negbench.settings.config import LEARNED
 TEMPERATURES = "--dial loss.tau=learned,0.07,0.15"
 AGES = "--dial schedule.refresh_every=1,5,20"
 _DIALS = {"loss.tau", "train.lr", "schedule.refresh_every"}  # what this advice is about; others are other questions
-_PLACE = ("dataset", "backbone", "settings", "epochs")  # axes whose values all settings of one piece of advice share
+# axes whose values all settings of one piece of advice share
+_SHARED_AXES = ("dataset", "backbone", "settings", "epochs")
 _NAMED = 4  # most strategies named in a list
 CHOOSE_TEMPERATURES = "--temperature grid"
 RATES = "--lr grid"
@@ -78,19 +79,19 @@ def advice(findings: Findings) -> list[str]:
     if not tables:
         return []
 
-    def place(rows: Sequence[Verdict]) -> tuple[str, str, str]:
+    def table_labels(rows: Sequence[Verdict]) -> tuple[str, str, str]:
         return rows[0].dataset, rows[0].backbone, rows[0].settings
 
-    places = group_by(tables, place)
+    tables_by_labels = group_by(tables, table_labels)
     lines = []
-    for members in places.values():
+    for members in tables_by_labels.values():
         longest = max(int(rows[0].epochs or 0) for rows in members)
         trained = [rows for rows in members if int(rows[0].epochs or 0) == longest]
         settings = _settings(findings, trained)
         if not settings:
             continue
         text = recommend(settings, seconds_per_seed(findings.groups))
-        if len(places) > 1:
+        if len(tables_by_labels) > 1:
             text = f"{trained[0][0].dataset}, {trained[0][0].backbone}: {text}"
         lines += [*_temperatures(findings.contrasts, trained[0][0], _best_of(settings).loss), text]
     return lines
@@ -303,8 +304,8 @@ def _temperatures(contrasts: Sequence[Verdict], example: Verdict, loss: str) -> 
     """
     rows = []
     for row in contrasts:
-        same_place = all(getattr(row, axis) == getattr(example, axis) for axis in _PLACE)
-        if row.facts[CONTRAST] == TEMPERATURE and same_place and row.facts.get(OF_LOSS, loss) == loss:
+        same_table = all(getattr(row, axis) == getattr(example, axis) for axis in _SHARED_AXES)
+        if row.facts[CONTRAST] == TEMPERATURE and same_table and row.facts.get(OF_LOSS, loss) == loss:
             rows.append(row)
     if not rows:
         return []

@@ -128,14 +128,14 @@ def _headlines(findings: Findings) -> list[str]:
     if findings.point_axes:
         return _describe_points(findings.point_axes, findings.main_verdicts)[:1]
     lines_of_tables = _describe_tables(findings)
-    places_over_all = [place for place in lines_of_tables if OVER_ALL in place]
-    lines = [lines_of_tables[place][0] for place in places_over_all or lines_of_tables]
+    tables_over_all = [table_key for table_key in lines_of_tables if OVER_ALL in table_key]
+    lines = [lines_of_tables[table_key][0] for table_key in tables_over_all or lines_of_tables]
     if len(lines) > _TABLES:
         lines = [_tally(list(_tables(findings.main_verdicts).values()))]
     contrasts = _tables([row for row in findings.contrasts if row.facts[CONTRAST] != TEMPERATURE])
     prefixes = _prefixes(list(contrasts))
-    for place, rows in contrasts.items():
-        lines.append(prefixes[place] + contrast_text(rows))
+    for table_key, rows in contrasts.items():
+        lines.append(prefixes[table_key] + contrast_text(rows))
     return lines
 
 
@@ -189,10 +189,10 @@ def warm_ups(groups: Sequence[pd.DataFrame]) -> str:
 def _tables(rows: Sequence[Verdict]) -> dict[TableKey, list[Verdict]]:
     """Group rows by their tables: over all first, then by training budget."""
 
-    def place(row: Verdict) -> tuple[bool, int]:
+    def sort_key(row: Verdict) -> tuple[bool, int]:
         return OVER_ALL not in row.table_key, int(row.epochs or 0)
 
-    ordered_rows = sorted(rows, key=place)
+    ordered_rows = sorted(rows, key=sort_key)
     return group_by(ordered_rows, lambda row: row.table_key)
 
 
@@ -207,11 +207,11 @@ def _describe_tables(findings: Findings) -> dict[TableKey, list[str]]:
         after = "".join(f", after {length} ({epochs} {plural(epochs, 'epoch')})" for length in steps.values())
     prefixes = _prefixes(list(tables), steps)
     lines_of_tables = {}
-    for place, table in tables.items():
+    for table_key, table in tables.items():
         lines = _describe_table(table, after)
-        if beside_batch(table) and place in second:
-            lines.insert(1, _compare_with_baseline(second[place]))
-        lines_of_tables[place] = [prefixes[place] + line for line in lines]
+        if beside_batch(table) and table_key in second:
+            lines.insert(1, _compare_with_baseline(second[table_key]))
+        lines_of_tables[table_key] = [prefixes[table_key] + line for line in lines]
     return lines_of_tables
 
 
@@ -472,24 +472,24 @@ def _describe_points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[
     if len(names) == 1:
         return [f"{size} of {names[0]} alone."]
     counts = dict.fromkeys(names, 0)  # strategy -> at how many points it is not beaten
-    places: dict[str, list[str]] = {}  # strategy -> the points at which it beats all others
+    points_won: dict[str, list[str]] = {}  # strategy -> the points at which it beats all others
     for point, rows in at_points.items():
         leaders = leaders_of(rows)
         for name in leaders:
             counts[name] += 1
         if len(leaders) == 1:
-            places.setdefault(leaders[0], []).append(varied_text(axes, point) or rows[0].where)
+            points_won.setdefault(leaders[0], []).append(varied_text(axes, point) or rows[0].where)
     most = max(counts.values())
     best = [name for name in names if counts[name] == most]
     are = "is" if len(best) == 1 else "are"
     lead = f"{join_names(best)} {are} not beaten at {most}, the most of all strategies"
-    won = sum(len(where) for where in places.values())
+    won = sum(len(where) for where in points_won.values())
     line = f"{size}: {lead}; one strategy beats all others at {won}"
     if won < len(at_points):
         line += f"; at {len(at_points) - won} several are not beaten"
     lines = [f"{line}."]
-    for name in sorted(places, key=lambda name: -len(places[name])):
-        where = places[name]
+    for name in sorted(points_won, key=lambda name: -len(points_won[name])):
+        where = points_won[name]
         more = f" and {len(where) - _NAMED} more" if len(where) > _NAMED else ""
         lines.append(f"{name} is best at {'; '.join(where[:_NAMED])}{more}.")
     return lines

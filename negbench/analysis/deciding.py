@@ -70,18 +70,18 @@ def open_strategies(
         inputs = inputs_of(runs, document, rules, sorted(running))
         stored = look(folder.path, cells, inputs)
         if stored is not None:
-            return {tuple(place) for place in stored["open"]}, stored["words"]
+            return {tuple(key) for key in stored["open"]}, stored["words"]
         findings = judge_so_far(runs, document, rules)
         verdicts = []
         for verdict in findings.verdicts:
-            if _place(verdict) in running:
-                others = tuple(name for name in verdict.undecided if _place(verdict, strategy=name) in running)
+            if _group_of(verdict) in running:
+                others = tuple(name for name in verdict.undecided if _group_of(verdict, strategy=name) in running)
                 verdicts.append(replace(verdict, undecided=others))
-        places = {_place(verdict) for verdict in verdicts if verdict.undecided}
+        undecided = {_group_of(verdict) for verdict in verdicts if verdict.undecided}
         family = "baseline" if rules.looks is None else rules.looks.pairs
         words = open_pairs(findings.groups, verdicts) or decided_text(verdicts, family)
-        keep_look(folder.path, cells, inputs, {"open": sorted(places), "words": words})
-        return places, words
+        keep_look(folder.path, cells, inputs, {"open": sorted(undecided), "words": words})
+        return undecided, words
 
     return find_undecided
 
@@ -97,7 +97,7 @@ def decided_text(verdicts: Sequence[Verdict], family: PairsToDecide) -> str:
     return f"{text}, as {join_names(collapsed)} collapsed and cannot be first"
 
 
-def _place(verdict: Verdict, **other: str) -> GroupKey:
+def _group_of(verdict: Verdict, **other: str) -> GroupKey:
     """Return the group of a verdict, or one with other labels."""
     return group_key({**vars(verdict), **other})
 

@@ -67,7 +67,7 @@ class Findings:
 
     @property
     def runs(self) -> list[StoredRun]:
-        """All finished runs; one that has several places in the comparison occurs as often."""
+        """All finished runs; one that several cells have occurs as often."""
         return list(self.results["stored"])
 
     @cached_property
@@ -97,8 +97,8 @@ class Findings:
         """List caveats: cells that are not defined, and what the backbone or data set does not support."""
         left_out = []
         for cell in self.document.get("left_out", ()):
-            place = cell.get("system") or cell["point"]
-            left_out.append(f"{cell.get('strategy', 'all')} at {place} is not defined: {cell['reason']}")
+            label = cell.get("system") or cell["point"]
+            left_out.append(f"{cell.get('strategy', 'all')} at {label} is not defined: {cell['reason']}")
         return [*left_out, *self.document.get("remarks", ()), *self.differing_computation()]
 
     def versions(self) -> dict[str, list[str]]:
@@ -251,8 +251,8 @@ def rules_in(folder: Path) -> Rules:
         return TypeAdapter(Rules).validate_python(rules)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(key) for key in first["loc"])
-        raise NegbenchError(f"{folder / 'inputs.json'}: rules.{place}: {first['msg']}: rerun the comparison") from error
+        key = ".".join(str(part) for part in first["loc"])
+        raise NegbenchError(f"{folder / 'inputs.json'}: rules.{key}: {first['msg']}: rerun the comparison") from error
 
 
 def read_findings(runs: Path, name: str) -> Findings:

@@ -148,7 +148,7 @@ def facts_of(cells: pd.DataFrame) -> dict[str, Any]:
     """Return the typed columns that these cells share, as comparison.json has them."""
     others = {*AXES, *NUMBERS, *_OF_RUN, "main_metric", "stored"}
     names = [name for name in cells.columns if "/" not in name and name not in others]
-    facts = {"plugin": config_of(cells).strategy.name}  # in place of one that comparison.json of schema 1 lacks
+    facts = {"plugin": config_of(cells).strategy.name}  # instead of one that comparison.json of schema 1 lacks
     facts |= {name: shared_value(cells, name) for name in names}
     return {name: value for name, value in facts.items() if value is not None}
 

@@ -147,9 +147,9 @@ def _by_strategy(groups: Sequence[pd.DataFrame], column: str) -> dict[str, float
 
 def _same_table(groups: Sequence[pd.DataFrame], first: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the groups that differ from the first one in no axis of a table."""
-    return [cells for cells in groups if _place(cells) == _place(first)]
+    return [cells for cells in groups if _table_labels(cells) == _table_labels(first)]
 
 
-def _place(cells: pd.DataFrame) -> list[str]:
-    """Return the values of the axes of a table."""
+def _table_labels(cells: pd.DataFrame) -> list[str]:
+    """Return the values of the axes that tell tables apart."""
     return [shared_value(cells, axis) for axis in TABLE_AXES]

@@ -67,21 +67,21 @@ def add_plateaus(groups: Sequence[pd.DataFrame], lines: Sequence[Mapping[str, An
         lines: from `negbench.analysis.leader.line_of`, one per group.
     """
     curves = []
-    places = []
+    best_keys = []
     best: dict[tuple[str, ...], float] = {}
     for group, line in zip(groups, lines, strict=True):
         curve = LearningCurve.of(group, line.get("metric") or shared_value(group, "main_metric"))
-        place = tuple(str(line[axis]) for axis in ("point", "dataset", "backbone"))
-        best[place] = max(best.get(place, -math.inf), curve.level)
+        best_key = tuple(str(line[axis]) for axis in ("point", "dataset", "backbone"))
+        best[best_key] = max(best.get(best_key, -math.inf), curve.level)
         curves.append(curve)
-        places.append(place)
+        best_keys.append(best_key)
     extended = []
-    for line, curve, place in zip(lines, curves, places, strict=True):
+    for line, curve, best_key in zip(lines, curves, best_keys, strict=True):
         numbers = {
             "plateau": curve.level,
             "rise": curve.rise,
             "steps_own": curve.steps_to(SHARE * curve.level),
-            "steps_best": curve.steps_to(SHARE * best[place]),
+            "steps_best": curve.steps_to(SHARE * best[best_key]),
         }
         extended.append({**line, **numbers})
     return extended

@@ -44,10 +44,10 @@ def unequal_steps(groups: Sequence[pd.DataFrame]) -> dict[tuple[str, str], int]:
     trained = set()  # pairs of epochs and steps
     steps_at = {}
     for group in groups:
-        place = shared_value(group, "point"), shared_value(group, "epochs")
+        point_and_budget = shared_value(group, "point"), shared_value(group, "epochs")
         for steps in known_numbers(group, "steps"):
             trained.add((config_of(group).train.epochs, int(steps)))
-            steps_at[place] = int(steps)
+            steps_at[point_and_budget] = int(steps)
     if len(trained) == len({epochs for epochs, _ in trained}):
         return {}
     return steps_at
@@ -62,11 +62,11 @@ def points_frame(axes: Sequence[Axis], rows: Sequence[Verdict], groups: Sequence
     strategies = sorted({row.strategy for row in rows})
     names = short_names(axes)
     lines = []
-    for place in points_of(axes):
-        point = at_point(rows, point_text(names, place))
+    for values in points_of(axes):
+        point = at_point(rows, point_text(names, values))
         if not point:
             continue
-        line = {name: str(value) for name, value in zip(names, place, strict=True)}
+        line = {name: str(value) for name, value in zip(names, values, strict=True)}
         if steps:
             line["steps"] = str(steps[point[0].point, point[0].epochs])
         line["best"] = point[0].strategy

@@ -102,8 +102,8 @@ def _gibbs(values: Array, observed: NDArray[np.bool_], draws: int, generator: np
         logs = np.log(variance / multiple).sum(axis=1, keepdims=True)
         likelihood = strategies * (constant + half * np.log(scale))
         likelihood = likelihood - half * logs - half * scale * inverse
-        place = (likelihood + generator.gumbel(size=likelihood.shape)).argmax(axis=1)
-        degrees = _DEGREES[place][:, None]
+        drawn_index = (likelihood + generator.gumbel(size=likelihood.shape)).argmax(axis=1)
+        degrees = _DEGREES[drawn_index][:, None]
         if sweep >= _WARM_UP and (sweep - _WARM_UP) % _THIN == 0:
             samples.append(variance)
     return np.concatenate(samples)[:draws]

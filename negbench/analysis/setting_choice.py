@@ -52,9 +52,9 @@ def draw_shortfalls(choices: Choices, draws: int, key: str = "") -> dict[str, Ar
         Strategy -> [R] shortfalls, at least 0, in the unit of the values.
     """
     shortfalls = {name: np.zeros(draws) for name in choices}
-    for place in range(max((len(parts) for parts in choices.values()), default=0)):
-        at_place = {name: parts[place] for name, parts in choices.items() if place < len(parts)}
-        for name, shortfall in _draw_together(at_place, draws, f"{key}/rates/{place}").items():
+    for position in range(max((len(parts) for parts in choices.values()), default=0)):
+        choices_at_position = {name: parts[position] for name, parts in choices.items() if position < len(parts)}
+        for name, shortfall in _draw_together(choices_at_position, draws, f"{key}/rates/{position}").items():
             shortfalls[name] += shortfall / len(choices[name])
     return shortfalls
 

@@ -100,7 +100,7 @@ def cells_of(results: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """
     if "run" not in rows:
         raise OptionError("the cells have no column 'run': choose whole rows of results")
-    by_run = results.drop_duplicates("run").set_index("run", drop=False)  # a run in two places has the same values
+    by_run = results.drop_duplicates("run").set_index("run", drop=False)  # a run in two cells has the same values
     unknown = [run for run in rows["run"] if run not in by_run.index]
     if unknown:
         raise OptionError(f"run {unknown[0]} is not in these results: choose rows of this comparison's results")

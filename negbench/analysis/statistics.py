@@ -249,7 +249,7 @@ class ValueTable:
         return len(next(iter(self._rows[name].values())))
 
     def _strata(self, queries: int) -> list[NDArray[np.intp]]:
-        """Return the places of each stratum's queries in one row, or in several one after the other."""
+        """Return the columns of each stratum's queries in one row, or in several one after the other."""
         if self.design.strata is None:
             return [np.arange(queries)]
         labels = np.tile(self.design.strata, queries // len(self.design.strata))
@@ -304,8 +304,8 @@ class ValueTable:
         _, queries = values.shape
         sums = self._centre(values) * self._weights(queries)
         if self.design.clusters is not None:
-            _, place = np.unique(self.design.clusters, return_inverse=True)
-            sums = np.stack([np.bincount(place, row) for row in sums])
+            _, cluster_of_query = np.unique(self.design.clusters, return_inverse=True)
+            sums = np.stack([np.bincount(cluster_of_query, row) for row in sums])
         _, units = sums.shape
         free = max(1, units - len(self._strata(queries)))
         return sums * (units / free) ** 0.5, free
@@ -390,17 +390,17 @@ def contrasts(
 
 
 def _group_by_seeds(table: ValueTable, weights: Sequence[Mapping[str, float]]) -> dict[tuple[int, ...], list[int]]:
-    """Return seeds -> places of the contrasts whose strategies have just these seeds in common.
+    """Return seeds -> rows of the contrasts whose strategies have just these seeds in common.
 
     Raises:
         ValueError: the strategies of a contrast have none.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
-    for place, contrast in enumerate(weights):
+    for row, contrast in enumerate(weights):
         seeds = table.common(list(contrast))
         if not seeds:
             raise ValueError(f"{' and '.join(contrast)} have no seed in common")
-        groups.setdefault(tuple(seeds), []).append(place)
+        groups.setdefault(tuple(seeds), []).append(row)
     return groups
 
 
@@ -500,8 +500,8 @@ def _tail(size: Array, draws: Array) -> Array:
 
 def _upper(draws: Array, level: float) -> Array:
     """[C] quantiles of [C, R] draws, each rounded up to a draw."""
-    place = math.ceil(level * (draws.shape[1] - 1))
-    return np.asarray(np.partition(draws, place, axis=1)[:, place], dtype=np.float64)
+    index = math.ceil(level * (draws.shape[1] - 1))
+    return np.asarray(np.partition(draws, index, axis=1)[:, index], dtype=np.float64)
 
 
 def _rule_of_three(free: int, alpha: float) -> float:

@@ -54,17 +54,17 @@ def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: R
 
     The tests of one data set, loss and backbone share alpha (Bonferroni).
     """
-    tables_by_place = {}
+    tables_by_key = {}
     for table in tables:
-        tables_by_place[table.labels.get("settings", ""), *_place(table.labels)] = table
+        tables_by_key[table.labels.get("settings", ""), *_table_key(table.labels)] = table
     effective = [tuning for tuning in tunings if tuning.found]
-    tests = Counter(_place(tuning.labels) for tuning in effective)
+    tests = Counter(_table_key(tuning.labels) for tuning in effective)
     gains = []
     for tuning in effective:
         strategy = tuning.labels["strategy"]
-        place = _place(tuning.labels)
-        default = tables_by_place.get((DEFAULT, *place))
-        tuned = tables_by_place.get((TUNED, *place))
+        table_key = _table_key(tuning.labels)
+        default = tables_by_key.get((DEFAULT, *table_key))
+        tuned = tables_by_key.get((TUNED, *table_key))
         if default is None or tuned is None:
             continue
         pair = {}
@@ -77,13 +77,13 @@ def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: R
         negatives = dict.fromkeys(pair, tuned.negatives[strategy])
         facts = {TUNED: tuned.facts[strategy]}
         table = VerdictTable(tuned.labels, tuned.main_metric, {tuned.main_metric: pair}, negatives, facts=facts)
-        for verdict in verdicts_of(table, Rules(DEFAULT, rules.margin, rules.alpha / tests[place]), key=""):
+        for verdict in verdicts_of(table, Rules(DEFAULT, rules.margin, rules.alpha / tests[table_key]), key=""):
             if verdict.strategy == TUNED and verdict.against_baseline is not None:
                 gains.append(replace(verdict, strategy=strategy, baseline=BASELINE))
     return gains
 
 
-def _place(labels: Mapping[str, str]) -> tuple[str, ...]:
+def _table_key(labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values of the axes besides the strategy: loss, backbone and data set."""
     return tuple(labels.get(axis, "") for axis in KEY if axis != "strategy")
 
@@ -98,15 +98,15 @@ def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict], metric: st
     """
     if not tunings:
         return []
-    gains_by_place = {(gain.strategy, *_place(vars(gain))): gain for gain in gains}
-    several = len({_place(tuning.labels) for tuning in tunings}) > 1
+    gains_by_key = {(gain.strategy, *_table_key(vars(gain))): gain for gain in gains}
+    several = len({_table_key(tuning.labels) for tuning in tunings}) > 1
     parts = []
     for tuning in tunings:
         strategy = tuning.labels["strategy"]
-        place = _place(tuning.labels)
-        where = f" ({join_names(place)})" if several else ""
+        table_key = _table_key(tuning.labels)
+        where = f" ({join_names(table_key)})" if several else ""
         text = f"{strategy}{where} {_result_text(tuning)}"
-        gain = gains_by_place.get((strategy, *place))
+        gain = gains_by_key.get((strategy, *table_key))
         if gain is not None:
             text += f", {estimate_text(gain.against_baseline)} points over its default"
         parts.append(text)

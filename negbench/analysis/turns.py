@@ -41,11 +41,11 @@ def _turns_along(axis: str, words: str, verdicts: Sequence[Verdict]) -> list[str
         beaten = _beaten_along(axis, rows)
         if len(beaten) > 1:
             compared_values |= dict.fromkeys(beaten)
-        place = _place(rows[0], tables_along_axis, others)
+        distinction = _distinguish_table(rows[0], tables_along_axis, others)
         for (one, other), pairs in _turned_pairs(beaten).items():
             ahead = first_names([f"{winner} is ahead of {loser}" for winner, loser in pairs], _NAMED, "more pairs")
             text = f"{_under(axis, one)} {ahead}; {_under(axis, other)} it is the other way round"
-            lines.append(f"The order reverses{place}: {text}{level}.")
+            lines.append(f"The order reverses{distinction}: {text}{level}.")
     if lines:
         return _first_lines(lines, "The order reverses between {} more pairs of tables.")
     if compared_values:
@@ -122,7 +122,7 @@ def turns_by_metric(verdicts: Sequence[Verdict]) -> list[str]:
                 continue
             beaten = {main: _beaten_in(by_metric[main]), metric: _beaten_in(members)}
             for pairs in _turned_pairs(beaten).values():
-                line = _turn_by_metric(pairs, main, members, _place(rows[0], tables, TABLE_AXES))
+                line = _turn_by_metric(pairs, main, members, _distinguish_table(rows[0], tables, TABLE_AXES))
                 lines.setdefault(metric, []).append(line)
     first_lines = []
     for metric, metric_lines in lines.items():
@@ -130,7 +130,7 @@ def turns_by_metric(verdicts: Sequence[Verdict]) -> list[str]:
     return first_lines
 
 
-def _place(row: Verdict, tables: Mapping[tuple[str, ...], Sequence[Verdict]], axes: Sequence[str]) -> str:
+def _distinguish_table(row: Verdict, tables: Mapping[tuple[str, ...], Sequence[Verdict]], axes: Sequence[str]) -> str:
     """Name what of these axes distinguishes a row's table from the others: ', 20 epochs, cirr'; '' for the only one."""
     firsts = [members[0] for members in tables.values()]
     parts = []
@@ -141,7 +141,7 @@ def _place(row: Verdict, tables: Mapping[tuple[str, ...], Sequence[Verdict]], ax
     return "".join(f", {part}" for part in parts)
 
 
-def _turn_by_metric(pairs: Sequence[Pair], main: str, rows: Sequence[Verdict], place: str) -> str:
+def _turn_by_metric(pairs: Sequence[Pair], main: str, rows: Sequence[Verdict], distinction: str) -> str:
     """Write the line on pairs of which the first is ahead by the main metric, and the second by that of `rows`."""
     name = label_of(rows[0].metric)
     level = f"{100 * (1 - rows[0].alpha):g} %"
@@ -154,7 +154,7 @@ def _turn_by_metric(pairs: Sequence[Pair], main: str, rows: Sequence[Verdict], p
         winner, loser = pairs[0]
         text = f"the order of {winner} and {loser} reverses"
     return (
-        f"By {name}{place} {text}: {first_names(ahead, _NAMED, 'more pairs')}. It describes: verdicts are by "
+        f"By {name}{distinction} {text}: {first_names(ahead, _NAMED, 'more pairs')}. It describes: verdicts are by "
         f"{label_of(main)}, and its own {level} intervals hold for the pairs of {name} alone."
     )
 

@@ -48,7 +48,7 @@ def look(folder: Path, cells: int, inputs: list[str]) -> Any:
 
 
 def keep_look(folder: Path, cells: int, inputs: list[str], result: Any) -> None:
-    """Store the result of a look in place of an earlier one at as many cells, unless the folder cannot be written."""
+    """Store the result of a look instead of an earlier one at as many cells, unless the folder cannot be written."""
     with suppress(NegbenchError):
         files.write_json(folder / _LOOKS, _looks(folder) | {str(cells): {"inputs": inputs, "result": result}})
         _vouch([cells, inputs, result])

@@ -31,7 +31,7 @@ from negbench.metrics.part_name import whole_name
 from negbench.scoring.values import KnownQueries, Values, values_of
 
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first one present; else the first strategy
-OVER_ALL = "over all"  # in place of a data set or a backbone
+OVER_ALL = "over all"  # instead of a data set or a backbone
 
 
 @dataclass(frozen=True)
@@ -213,14 +213,14 @@ def tables_of(
         RunError: two runs of one data set whose stored ranks are of different queries.
     """
 
-    def place_of(group: pd.DataFrame) -> tuple[str, ...]:
+    def table_labels(group: pd.DataFrame) -> tuple[str, ...]:
         return tuple(shared_value(group, axis) for axis in TABLE_AXES)
 
-    by_place = group_by(groups, place_of)
+    groups_by_table = group_by(groups, table_labels)
     queries_by_dataset: dict[str, KnownQueries] = {}
     tables = []
-    for place, members in sorted(by_place.items()):
-        labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
+    for values, members in sorted(groups_by_table.items()):
+        labels = {axis: value for axis, value in zip(TABLE_AXES, values, strict=True) if value}
         queries = queries_by_dataset.setdefault(labels["dataset"], {})
         tables.append(_read_table(labels, members, rules, trials or {}, queries, main_only=main_only))
     return tables
@@ -341,10 +341,10 @@ def group_over(axes: Collection[str], tables: Sequence[VerdictTable]) -> list[li
     """Group tables that differ in these axes only."""
     other_axes = [axis for axis in TABLE_AXES if axis not in axes]
 
-    def place(table: VerdictTable) -> tuple[str, ...]:
+    def values_of_others(table: VerdictTable) -> tuple[str, ...]:
         return tuple(table.labels.get(axis, "") for axis in other_axes)
 
-    return list(group_by(tables, place).values())
+    return list(group_by(tables, values_of_others).values())
 
 
 def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:

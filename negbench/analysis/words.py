@@ -164,8 +164,8 @@ def _shorten(name: str, names: Iterable[str]) -> str:
             parts_of_worlds.append(other_world.split("-"))
     parts = world.split("-")
     differing = []
-    for place, part in enumerate(parts[:-1]):
-        if any(len(other) <= place or other[place] != part for other in parts_of_worlds):
+    for index, part in enumerate(parts[:-1]):
+        if any(len(other) <= index or other[index] != part for other in parts_of_worlds):
             differing.append(part)
     return f"{base}@{'-'.join(differing or parts[:1])}"
 

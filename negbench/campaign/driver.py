@@ -85,7 +85,7 @@ class Round:
         return compute_and_log(self.folder, self.cells, execution, self.before)
 
     def with_search(self, search: Search) -> SearchRound:
-        """Return a round that computes a search in place of cells."""
+        """Return a round that computes a search instead of cells."""
         return SearchRound(**vars(self), search=search)
 
 

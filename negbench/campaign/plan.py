@@ -148,14 +148,14 @@ def plan_comparison(options: Compare, runs: Path) -> ComparisonPlan:
     if remarks:
         about["remarks"] = remarks
     folder = _folder(options, runs, cells, about)
-    notes([*remarks, *(_skip_text(place) for place in planned_cells.left_out)])
+    notes([*remarks, *(_skip_text(left_out) for left_out in planned_cells.left_out)])
     planned = ComparisonPlan(options, folder, cells, size=_size(axes, cells))
     return _plan_trials(planned, axes, runs)
 
 
 @dataclass(frozen=True)
 class _PlannedCells:
-    """The cells of a comparison's axes; the places that cannot be planned, with the reason; and remarks on systems."""
+    """The cells of a comparison's axes; the points or strategies left out, with the reason; and remarks on systems."""
 
     cells: list[Cell]
     left_out: list[dict[str, str]]
@@ -188,7 +188,7 @@ def _plan_combinations(options: Compare, axes: Axes, runs: Path) -> _PlannedCell
                 left_out.append(_describe_left_out(axes, outer, error))
                 continue
             for cell in cells_of_outer:
-                cells.setdefault(_place(cell), cell)  # a system's own strategy may be named again
+                cells.setdefault(_cell_key(cell), cell)  # a system's own strategy may be named again
     if not cells:
         assert failure is not None  # every combination failed
         raise failure
@@ -227,27 +227,28 @@ def _plan_trials(planned: ComparisonPlan, axes: Axes, runs: Path) -> ComparisonP
     return planned.at_best_settings()
 
 
-def _place(cell: Cell) -> tuple[str, ...]:
-    """Return what tells a cell from another of the same run."""
+def _cell_key(cell: Cell) -> tuple[str, ...]:
+    """Return what distinguishes a cell: its run, and its labels on axes that may give two cells the same run."""
     return (*(cell.labels.get(axis, "") for axis in ("system", "point", "settings")), cell.hash)
 
 
 def _describe_left_out(axes: Axes, outer: Choice, error: NegbenchError) -> dict[str, str]:
     """Return an outer choice whose cells cannot be planned, in the form of comparison.json."""
-    place = {}
+    labels = {}
     if "system" in outer:
-        place["system"] = outer["system"]
+        labels["system"] = outer["system"]
     else:
-        place["point"] = point_text(short_names(axes.dials), [dial.table_value(outer[dial.key]) for dial in axes.dials])
+        values = [dial.table_value(outer[dial.key]) for dial in axes.dials]
+        labels["point"] = point_text(short_names(axes.dials), values)
     if "strategy" in outer:
-        place["strategy"] = outer["strategy"]["name"]
-    return {**place, "reason": str(error)}
+        labels["strategy"] = outer["strategy"]["name"]
+    return {**labels, "reason": str(error)}
 
 
-def _skip_text(place: Mapping[str, str]) -> str:
+def _skip_text(left_out: Mapping[str, str]) -> str:
     """'point twins=60 skipped: twins must be in 1..30'."""
-    labels = ", ".join(f"{axis} {value}" for axis, value in place.items() if axis != "reason")
-    return f"{labels} skipped: {place['reason']}"
+    labels = ", ".join(f"{axis} {value}" for axis, value in left_out.items() if axis != "reason")
+    return f"{labels} skipped: {left_out['reason']}"
 
 
 def _outer_choices(options: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:

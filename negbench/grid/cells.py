@@ -23,7 +23,7 @@ from negbench.store.runfolder import Action, RunFolder, action_of, best_of
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its planned run, its place in the grid, and the folder that holds its run so far, if any.
+    """One cell: its planned run, its values on the axes, and the folder that holds its run so far, if any.
 
     Attributes:
         run: the planned run.

@@ -270,7 +270,7 @@ class ComparisonFolder:
             cell = outcome.cell
             of_run = {"seed": cell.seed, "hash": cell.hash, "run": outcome.run_id, "error": outcome.error}
             rows.append({**cell.columns, **of_run})
-        rows.sort(key=_place_of_row)
+        rows.sort(key=_row_sort_key)
         return {"kind": "comparison", "schema": SCHEMA, "cells": rows, **self.about}
 
     def read(self) -> dict[str, Any]:
@@ -288,8 +288,8 @@ class ComparisonFolder:
             first = error.errors()[0]
             flaw = first["msg"]
             if first["loc"]:
-                place = ".".join(str(part) for part in first["loc"])
-                flaw = f"{place}: {flaw}"
+                key = ".".join(str(part) for part in first["loc"])
+                flaw = f"{key}: {flaw}"
             problem = f"{path} is from another version of negbench, or was changed ({flaw})"
             raise NegbenchError(f"{problem}: {rerun_line(self.path, document['kind'])}") from error
         except (KeyError, TypeError, AttributeError) as error:
@@ -319,8 +319,8 @@ def _renew(document: dict[str, Any]) -> None:
         document["cells"] = [{**row, "own": row["strategy"] == own_strategies.get(row["system"])} for row in rows]
 
 
-def _place_of_row(row: dict[str, Any]) -> list[str]:
-    """Return the place of a cell's row in comparison.json: by its labels, then by its seed."""
+def _row_sort_key(row: dict[str, Any]) -> list[str]:
+    """Return what rows of comparison.json are sorted by: their labels, then their seed."""
     return [*(str(row.get(axis, "")) for axis in AXES), f"{row['seed']:09d}"]
 
 

@@ -151,13 +151,13 @@ class Processes:
         active[worker.pipe] = worker
 
     def _new_worker(self, function: Function, active: "Iterable[_Worker]") -> "_Worker":
-        """Start a worker in the lowest place that no active one has, and with the device of that place."""
-        places = {worker.place for worker in active}
-        place = next(place for place in itertools.count() if place not in places)
+        """Start a worker in the lowest slot that no active one has, and with the device of that slot."""
+        used_slots = {worker.slot for worker in active}
+        slot = next(slot for slot in itertools.count() if slot not in used_slots)
         environment = dict(os.environ)
         if self.devices:
-            environment["CUDA_VISIBLE_DEVICES"] = self.devices[place % len(self.devices)]
-        return _Worker.start(function, self.preload, place, environment)
+            environment["CUDA_VISIBLE_DEVICES"] = self.devices[slot % len(self.devices)]
+        return _Worker.start(function, self.preload, slot, environment)
 
 
 @dataclass(eq=False)
@@ -167,18 +167,18 @@ class _Worker:
     process: Any
     pipe: Connection
     function: Function
-    place: int  # the lowest that no other worker has
+    slot: int  # the lowest that no other worker has
     index: int = -1  # index of its task
 
     @classmethod
-    def start(cls, function: Function, preload: Sequence[str], place: int, environment: Mapping[str, str]) -> Self:
+    def start(cls, function: Function, preload: Sequence[str], slot: int, environment: Mapping[str, str]) -> Self:
         context = _context(function, preload)
         parent_end, worker_end = context.Pipe()
         arguments = (function, worker_end, environment)
         process = context.Process(target=_serve, args=arguments, daemon=True)  # a daemon dies with us
         process.start()
         worker_end.close()
-        return cls(process, parent_end, function, place)
+        return cls(process, parent_end, function, slot)
 
     def take(self, pending: deque[tuple[int, Any]]) -> None:
         """Remove the next pending task and send it to the worker."""

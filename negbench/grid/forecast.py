@@ -1,4 +1,4 @@
-"""Forecast what a command still needs: from finished runs of the same place, else from timing their parts."""
+"""Forecast what a command still needs: from finished runs of the same group, else from timing their parts."""
 
 import os
 from collections.abc import Collection, Iterable
@@ -22,13 +22,13 @@ MANY = 20  # runs from which a command times their parts before it starts: of fe
 class Forecast:
     """Time, memory and disk space of the rest of a command, refined by every run.
 
-    A run takes as long as finished ones of its place in the grid, whatever their rate; else as timed; else what all
+    A run takes as long as finished ones of its group, whatever their rate; else as timed; else what all
     finished ones took for each step of training and, besides, for each epoch: with other batch sizes, the number of
     steps differs.
 
     Attributes:
         later: epochs of all runs that follow the cells that are being computed, at least and at most.
-        finished, timed: seconds of finished runs by place, and of a run whose parts were timed; 0 if they cannot be.
+        finished, timed: seconds of finished runs by group, and of a run whose parts were timed; 0 if they cannot be.
         epochs, steps, training, stored: of the finished runs in total: epochs, steps for each train query, seconds of
             training, and bytes.
         memory: the most MiB that a process of a finished run took.
@@ -48,7 +48,7 @@ class Forecast:
     def add(self, cell: Cell, folder: Path) -> None:
         """Add a finished run."""
         result = RunFolder(folder).result
-        self.finished.setdefault(_place(cell), []).append(sum(result["seconds"].values()))
+        self.finished.setdefault(_group_of_any_rate(cell), []).append(sum(result["seconds"].values()))
         self.epochs += cell.config.train.epochs
         self.steps += _steps(cell)
         self.training += result["seconds"]["train"]
@@ -75,11 +75,11 @@ class Forecast:
         return per_epoch * (epochs + least), per_epoch * (epochs + most)
 
     def _seconds_of(self, cell: Cell) -> float:
-        """Return what one cell takes: as finished runs of its place, as timed, or by steps and epochs."""
-        finished = self.finished.get(_place(cell))
+        """Return what one cell takes: as finished runs of its group, as timed, or by steps and epochs."""
+        finished = self.finished.get(_group_of_any_rate(cell))
         if finished:
             return fmean(finished)
-        timed = self.timed.get(_place(cell))
+        timed = self.timed.get(_group_of_any_rate(cell))
         if timed:
             return timed
         if not self.epochs:
@@ -116,7 +116,7 @@ class Forecast:
         return f"{runs}: about {time} {with_workers}, {disk} (estimated after the first {source})"
 
     def price(self, cells: Iterable[Cell], runs: Path) -> list[str]:
-        """Read the finished ones of these cells, time the others' places, and say what is left.
+        """Read the finished ones of these cells, time the others' groups, and say what is left.
 
         Returns:
             A line; none if no run is left, or if the time of some can be known from neither.
@@ -129,9 +129,9 @@ class Forecast:
                 missing.append(cell)
         timer = RunTimer(DATA)
         for cell in missing:
-            place = _place(cell)
-            if place not in self.finished and place not in self.timed:
-                self.timed[place] = timer.seconds(cell.run)
+            group = _group_of_any_rate(cell)
+            if group not in self.finished and group not in self.timed:
+                self.timed[group] = timer.seconds(cell.run)
         seconds = self.seconds(missing)
         if not seconds[0]:
             return []
@@ -141,9 +141,9 @@ class Forecast:
         return [f"{count}: {_range_text(seconds)} of computing; {memory:,.0f} MiB of memory for each worker{source}"]
 
     def _source_text(self, cells: Iterable[Cell]) -> str:
-        """Say from what the time of cells is estimated whose place has no finished run; nothing if each has one."""
-        places = [_place(cell) for cell in cells]
-        timed = [self.timed[place] for place in places if place not in self.finished]
+        """Say from what the time of cells is estimated whose group has no finished run; nothing if each has one."""
+        groups = [_group_of_any_rate(cell) for cell in cells]
+        timed = [self.timed[group] for group in groups if group not in self.finished]
         sources = []
         if any(timed):
             sources.append("timed on this machine")
@@ -157,7 +157,7 @@ def _range_text(seconds: Iterable[float]) -> str:
     return " to ".join(dict.fromkeys(duration(value) for value in seconds))
 
 
-def _place(cell: Cell) -> GroupKey:
+def _group_of_any_rate(cell: Cell) -> GroupKey:
     return group_key({**cell.labels, "settings": ""})
 
 

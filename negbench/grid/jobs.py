@@ -139,8 +139,8 @@ def _read_note(path: Path) -> JobNote:
 def _flaw(error: ValidationError) -> str:
     """Return the first flaw that pydantic found, as 'hash: String should match ...'."""
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return printable(f"{place}: {first['msg']}" if place else str(first["msg"])).splitlines()[0][:200]
+    key = ".".join(str(part) for part in first["loc"])
+    return printable(f"{key}: {first['msg']}" if key else str(first["msg"])).splitlines()[0][:200]
 
 
 def compute_line(folder: Path, number: int, trusted: Trusted) -> Event:
@@ -159,18 +159,18 @@ def compute_line(folder: Path, number: int, trusted: Trusted) -> Event:
         rows = read_json_text(path).splitlines()
     if not 0 <= number < len(rows):
         raise NegbenchError(f"{path} has {f'lines 0 to {len(rows) - 1}' if rows else 'no line'}, not {number}")
-    place = f"{path}: line {number}"
+    where = f"{path}: line {number}"
     try:
         line = JobLine.model_validate_json(rows[number])
         config = ResolvedConfig.model_validate({**line.config, "plugins": []})
         files_named = [str(file) for file in line.config.get("plugins", ())]
     except ValidationError as error:
-        raise DataError(f"{place} is no job ({_flaw(error)}): run the command that wrote the folder again") from error
+        raise DataError(f"{where} is no job ({_flaw(error)}): run the command that wrote the folder again") from error
     except (TypeError, RecursionError) as error:
-        raise DataError(f"{place} is no job ({error}): run the command that wrote the folder again") from error
+        raise DataError(f"{where} is no job ({error}): run the command that wrote the folder again") from error
     if "experiment" in line.tags:
-        files.check_name(line.tags["experiment"], f"{place}: experiment")
-    plugins = tuple(str(_find_plugin(Path(file), trusted.plugins, place)) for file in files_named)
+        files.check_name(line.tags["experiment"], f"{where}: experiment")
+    plugins = tuple(str(_find_plugin(Path(file), trusted.plugins, where)) for file in files_named)
     job = _Job(line, config.model_copy(update={"plugins": plugins}), trusted)
     note_path = _note_path(folder, line.hash)
     starts = 1 + _read_note(note_path).starts
@@ -187,7 +187,7 @@ def _print_note(note: Event) -> None:
     sys.stderr.write(f"{note.value}\n")
 
 
-def _find_plugin(path: Path, trusted: Sequence[Path], place: str) -> Path:
+def _find_plugin(path: Path, trusted: Sequence[Path], where: str) -> Path:
     """Return the trusted plug-in file that a line names: the one of its path, or else of its name."""
     same_path = [file for file in trusted if file.resolve() == path.resolve()]
     same_name = [file for file in trusted if file.name == path.name]
@@ -195,7 +195,7 @@ def _find_plugin(path: Path, trusted: Sequence[Path], place: str) -> Path:
         if len(candidates) == 1:
             return candidates[0].resolve()
     name = shlex.quote(printable(path.name))
-    raise OptionError(f"{place} wants to import a plug-in file: give --plugin {name} if you trust that file")
+    raise OptionError(f"{where} wants to import a plug-in file: give --plugin {name} if you trust that file")
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,8 @@ class StudyStore:
     def _write_settings(self, storage: str | None) -> None:
         """Write study.json, without passwords; a study of this name in the storage must not be another one."""
         if self.name in optuna.get_all_study_names(self._storage):
-            place = without_secrets(self.url)
-            raise RunError(f"{place} has a study '{self.name}' of another runs folder: give another --name")
+            shown_url = without_secrets(self.url)
+            raise RunError(f"{shown_url} has a study '{self.name}' of another runs folder: give another --name")
         printable_url = storage and without_secrets(storage)
         files.write_json(self.folder / "study.json", {"storage": printable_url, "spec": self.spec.dump()})
 
@@ -156,15 +156,15 @@ class StudyStore:
         document = files.read_json(path, "delete it, not the journal, and rerun the command that wrote it")
         with files.intact(path):
             stored_spec = StudySpec.load(document["spec"])
-            stored_place = document["storage"]
-        if spec is None:  # a stored file must never choose code to load, nor a place to connect to
-            if stored_place and not storage:
+            stored_url = document["storage"]
+        if spec is None:  # a stored file must never choose code to load, nor a server to connect to
+            if stored_url and not storage:
                 raise RunError(
-                    f"study '{self.name}' keeps its trials in {stored_place}, which is opened only if you name it: "
+                    f"study '{self.name}' keeps its trials in {stored_url}, which is opened only if you name it: "
                     "give negbench.load(..., storage=URL)"
                 )
             return replace(stored_spec, base={**stored_spec.base, "plugins": []}), storage or journal
-        stored = {**stored_spec.shared_settings(), "storage": stored_place}
+        stored = {**stored_spec.shared_settings(), "storage": stored_url}
         settings = {**spec.shared_settings(), "storage": storage and without_secrets(storage)}
         differing = [key for key in settings if settings[key] != stored.get(key)]
         if differing:
@@ -184,10 +184,10 @@ class StudyStore:
         try:
             yield
         except (*_FAULTS, _Unanswered) as error:
-            place = without_secrets(self.url)
+            shown_url = without_secrets(self.url)
             reason = _reason(error.__cause__ or error, self.url)
             raise RunError(
-                f"the study's storage {place} fails ({reason}): rerun the command when it answers"
+                f"the study's storage {shown_url} fails ({reason}): rerun the command when it answers"
             ) from error
 
     def frozen(self) -> list[FrozenTrial]:
@@ -325,8 +325,8 @@ def _open_storage(url: str) -> BaseStorage:
         patience = {"connect_args": {"connect_timeout": 10}, "pool_pre_ping": True}  # for a server that does not answer
         return optuna.storages.RDBStorage(url, engine_kwargs=patience)
     except Exception as error:  # whatever the journal's reader and the database's driver raise
-        place = without_secrets(url)
-        raise OptionError(f"the study's storage {place} cannot be opened ({_reason(error, url)})") from error
+        shown_url = without_secrets(url)
+        raise OptionError(f"the study's storage {shown_url} cannot be opened ({_reason(error, url)})") from error
 
 
 def _check_journal(path: Path) -> None:
@@ -387,13 +387,13 @@ def _read_trial(trial: FrozenTrial) -> FrozenTrial:
         if trial.state == TrialState.COMPLETE and not isinstance(trial.value, int | float):
             raise ValueError(f"its value is {short_repr(trial.value)}")
     except ValueError as error:
-        place = ""
+        key = ""
         flaw = str(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
+            key = ".".join(str(part) for part in first["loc"])
             flaw = first["msg"]
-        raise RunError(f"trial {trial.number} of the study's storage is damaged ({place} {flaw})") from error
+        raise RunError(f"trial {trial.number} of the study's storage is damaged ({key} {flaw})") from error
     notes = printable_json(trial.user_attrs)
     is_failed = trial.state == TrialState.RUNNING and bool(trial.user_attrs.get("error"))
     has_score = trial.state == TrialState.COMPLETE and notes.get(SCORE) is not None

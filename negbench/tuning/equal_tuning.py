@@ -61,15 +61,15 @@ def combinations(cells: Sequence[Cell], metric: str | None = None) -> list[Combi
     """
     seed = max([SEED, *(cell.seed + 1 for cell in cells)])
     result = []
-    for place, members in group_by(cells, _place).items():
+    for labels, members in group_by(cells, _combination_key).items():
         first = members[0]
         spec = _spec(first.config_as_read, seed, resolve_metric(metric, first.run.card))
         configs = tuple(cell.config_as_read for cell in members)
-        result.append(Combination(dict(zip(KEY, place, strict=True)), configs, spec))
+        result.append(Combination(dict(zip(KEY, labels, strict=True)), configs, spec))
     return result
 
 
-def _place(cell: Cell) -> tuple[str, ...]:
+def _combination_key(cell: Cell) -> tuple[str, ...]:
     return tuple(cell.labels[key] for key in KEY)
 
 

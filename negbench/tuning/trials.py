@@ -224,7 +224,7 @@ class TrialSearch:
 
     Attributes:
         studies: each with the job of its workers.
-        errors: place of a study in `studies` -> why it ended early: its default failed, or all its workers died.
+        errors: index of a study in `studies` -> why it ended early: its default failed, or all its workers died.
     """
 
     studies: Sequence[tuple[StudyStore, Job]]
@@ -236,18 +236,18 @@ class TrialSearch:
         count = len(self.studies)
         several = math.ceil(executor.workers / count)  # workers of a study, so that none is idle
         jobs = several * [job for _, job in self.studies]
-        alive = dict.fromkeys(range(count), several)  # place of a study -> its workers that have not failed
+        alive = dict.fromkeys(range(count), several)  # index of a study -> its workers that have not failed
         started = time.monotonic()
 
         def take(event: Event) -> None:
-            place = event.index % count
+            study_index = event.index % count
             text = event.value
-            book = self.studies[place][0]
+            book = self.studies[study_index][0]
             if event.kind == "failed":
-                alive[place] -= 1
-                text = f"worker {event.index // count}: {event.value}; {alive[place]} of {several} continue"
-                if "trial 0, the default" in event.value or not alive[place]:
-                    self.errors.setdefault(place, str(event.value))
+                alive[study_index] -= 1
+                text = f"worker {event.index // count}: {event.value}; {alive[study_index]} of {several} continue"
+                if "trial 0, the default" in event.value or not alive[study_index]:
+                    self.errors.setdefault(study_index, str(event.value))
                 if event.detail:
                     files.write_text(book.folder / "fault.txt", event.detail)
             if event.kind != "done":
