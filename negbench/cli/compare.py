@@ -32,9 +32,9 @@ def _dry_run(options: Compare, say: Callable[[str], None]) -> Any:
 def compare(options: Compare) -> dict[str, Any]:
     """Print the result again, or plan, compute, print."""
     from negbench.report.loaded import Comparison
-    from negbench.report.shown_again import show
+    from negbench.report.shown_again import show_or_compute
 
-    path = show(options, output.console(), _compare)
+    path = show_or_compute(options, output.console(), _compare)
     return Comparison(path).plain() if output.wants_json() else {}
 
 

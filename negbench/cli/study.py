@@ -30,9 +30,9 @@ def _dry_run(options: Study, say: Callable[[str], None]) -> Any:
 def study(options: Study) -> dict[str, Any]:
     """Print the result again, or compute and print."""
     from negbench.report.loaded import StudyResult
-    from negbench.report.shown_again import show
+    from negbench.report.shown_again import show_or_compute
 
-    path = show(options, output.console(), _study)
+    path = show_or_compute(options, output.console(), _study)
     return StudyResult(path, options.storage).plain() if output.wants_json() else {}
 
 

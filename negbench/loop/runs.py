@@ -92,9 +92,18 @@ def _check_parts(full: ResolvedConfig, train: Dataset, cache: DataCache) -> None
 
 
 def _find_finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: str) -> PlannedRun | None:
-    """Return a run of data that are made, not read, as a finished one in `runs` records it; None if there is none.
+    """Plan a run on generated data from the record of a finished one, which spares generating them.
 
-    Its hash shows that code and data are those of the record. `label`: what of the recorded data tables print.
+    Its hash shows that code and data are those of the record.
+
+    Args:
+        full: resolved configuration.
+        cache: loads backbones.
+        runs: folder of the finished runs.
+        label: what of the recorded data tables print.
+
+    Returns:
+        The planned run; None if there is no such record, or if the data are read from files.
     """
     kind: type[Dataset] = registry.get("datasets", full.dataset.name)
     card = kind.made_card(make_options(kind, full.dataset.options, full.dataset.name))
@@ -150,8 +159,8 @@ def _contents(config: ResolvedConfig, cache: DataCache, identities: Sequence[str
     return " ".join(parts)
 
 
-def reads_files(config: ResolvedConfig, cache: DataCache) -> bool:
-    """Whether a run reads files that do not come with negbench: data, weights, scores, lists, or a plug-in's code."""
+def depends_on_files(config: ResolvedConfig, cache: DataCache) -> bool:
+    """Whether a run depends on files that do not come with negbench: data, weights, scores, lists, a plug-in's code."""
     for plugin in plugins_of(config):
         if plugin.origin != "built-in":
             return True
@@ -197,7 +206,7 @@ def open_run(
     runs: Path | None = None,
     precision: str | None = None,
 ) -> OpenRun:
-    """Plan a run unless it is planned, put its backbone on the device, prepare or share its scene.
+    """Plan a run, also one that is planned, and refuse it if it has changed; then encode its data, or share them.
 
     Args:
         run: as read, or planned.
@@ -244,6 +253,19 @@ def open_run(
             step_plan=step_plan,
         )
         return replace(opened, step_plan=fitting_plan(opened))
+
+
+def _bound_temperature(backbone: Backbone, train: TrainConfig) -> None:
+    """Set the backbone's `least_temperature`; raise OptionError if its temperature starts below it."""
+    least = train.temperature_least
+    backbone.set_least_temperature(None)  # the run before may have set another
+    start = float(backbone.temperature.detach())
+    if least is not None and start < least and not math.isclose(start, least, rel_tol=1e-6):
+        raise OptionError(
+            f"train.temperature_least = {least} is above the temperature at the start, {start:.4g}: set "
+            "backbone.temperature, too, or a lower bound"
+        )
+    backbone.set_least_temperature(least)
 
 
 def started_precision(planned: PlannedRun, runs: Path) -> str | None:
@@ -335,19 +357,6 @@ def compute_or_reuse(config: RunConfig | PlannedRun, context: RunContext) -> Run
             run = replace(run, step_plan=step_plan)
         hold_features(run)
         return compute_run(run, folder, context)
-
-
-def _bound_temperature(backbone: Backbone, train: TrainConfig) -> None:
-    """Set the backbone's `least_temperature`; raise OptionError if its temperature starts below it."""
-    least = train.temperature_least
-    backbone.set_least_temperature(None)  # the run before may have set another
-    start = float(backbone.temperature.detach())
-    if least is not None and start < least and not math.isclose(start, least, rel_tol=1e-6):
-        raise OptionError(
-            f"train.temperature_least = {least} is above the temperature at the start, {start:.4g}: set "
-            "backbone.temperature, too, or a lower bound"
-        )
-    backbone.set_least_temperature(least)
 
 
 def in_precision(run: OpenRun, precision: Precision, cache: DataCache, display: Display) -> OpenRun:

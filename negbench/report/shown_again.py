@@ -1,9 +1,10 @@
-"""Show a command's finished result again as it was printed, if nothing that it depends on has changed.
+"""Show a command's finished result again from a cache, as long as nothing that it depends on has changed.
 
-A command that finds everything computed would import torch and plan every run again to learn that. What it printed is
-therefore stored in the user's own cache. It depends on the options and their recipe, on the code, negbench's and that
-of installed packages, on the stored runs, and on how the console prints: each of them is compared first. Where runs
-read files, data, weights, lists or plug-ins, only planning checks these: nothing is stored then.
+A command that finds everything computed would import torch and plan every run again to learn that. Once a command has
+ended, it is therefore called a second time, silently, and what this call prints is cached. It depends on the options
+and their recipe, on the code, negbench's and that of installed packages, on the stored runs, and on how the console
+prints: all are compared first. Where runs read files (data, weights, lists, plug-ins), only planning checks these:
+nothing is cached then.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
 
 from negbench.analysis.stored_trials import trial_runs
-from negbench.analysis.unchanged import files_made_here, inputs_of
+from negbench.analysis.unchanged import files_made_here
 from negbench.display import NOTE, log, notes
 from negbench.errors import NegbenchError
 from negbench.grid.comparison import ComparisonFolder
@@ -35,35 +36,38 @@ from negbench.store.runfolder import RunFolder
 _PARTS = ("negbench", "negbench.strategies", "negbench.backbones", "negbench.recipes")  # where negbench's files lie
 _VARIABLES = ("NEGBENCH_", "CUDA_")  # beginnings of the names of variables that commands read
 _TIME_LIMIT = "NEGBENCH_UNTIL"  # of `--max-hours`: it changes nothing that is finished
-_COPY_NOTE = "mlflow.json"  # says what the MLflow store has, which is asked each time
+_COPY_NOTE = "mlflow.json"  # lists what was copied to MLflow; the store itself is asked each time
 _READ_OF_RUN = ("config.json", "result.json", "metrics.jsonl")  # what tables are made from
-_BESIDE = ("", "-rates", "-final")  # what the names of folders that one command writes add to that of its result
+_TRIALS = "-rates"
+_SUFFIXES = ("", _TRIALS, "-final")  # of the folders that one command writes
 
-Shown = TypeVar("Shown", Compare, Study)
+CommandOptions = TypeVar("CommandOptions", Compare, Study)
 
 
 class _Printed(BaseModel):
-    """What a command printed, and what it depends on.
+    """What a command prints when all is computed, and what that depends on.
 
     Attributes:
         folder: name of the result's folder.
         conditions: hash of code, recipe, variables and console.
-        results: folder -> hash of its files and of its runs'.
-        notes: remarks that it logged.
-        text: what it printed, with the console's colours.
+        folders: name of each folder that the command writes -> hash of its files and its runs' files.
+        notes: remarks that it logs.
+        text: what it prints, with the console's colours.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     folder: str
     conditions: str
-    results: dict[str, str]
+    folders: dict[str, str]
     notes: list[str]
     text: str
 
 
-def show(options: Shown, console: Console, command: Callable[[Shown, Console], Path]) -> Path:
-    """Print the result of a command: as it was printed if nothing has changed, else by calling the command.
+def show_or_compute(
+    options: CommandOptions, console: Console, command: Callable[[CommandOptions, Console], Path]
+) -> Path:
+    """Print a result from the cache if nothing that it depends on has changed; else call the command, and cache it.
 
     Args:
         options: of the command.
@@ -76,56 +80,96 @@ def show(options: Shown, console: Console, command: Callable[[Shown, Console], P
     Raises:
         NegbenchError: as the command.
     """
-    if log.isEnabledFor(logging.DEBUG):  # prints times, which are others each time
+    if log.isEnabledFor(logging.DEBUG):  # also prints times, which differ each time
         return command(options, console)
     file = _file_of(options)
     conditions = _hash_conditions(options, console)
     runs = files.runs_dir(options.runs_dir)
-    stored = _read(file)
-    if stored is not None and stored.conditions == conditions:
-        with _locked([runs / name for name in stored.results]):
-            if _hash_results(runs, stored.folder) == stored.results:
-                _print_again(stored, runs, console, options.tracking_uri)
-                return runs / stored.folder
+    cached = _read(file)
+    if cached is not None and cached.conditions == conditions:
+        with _locked([runs / name for name in cached.folders]):
+            if _is_current(cached, runs):
+                _print_cached(cached, runs, console, options.tracking_uri)
+                return runs / cached.folder
     path = command(options, console)
-    with suppress(NegbenchError):  # the result is there; only what it prints is not stored
-        if _needs_only_code(options, runs, path.name):
-            printed = _print_into(options, console, command, conditions)
+    with suppress(NegbenchError, OSError):  # the result is complete; it is only not cached
+        if _may_be_cached(options, path):
+            # a second call prints other lines than the one that computed ("already finished"): call it now, silently
+            printed = _print_second_call(options, console, command, conditions)
             if printed is not None:
                 files.write_text(file, printed.model_dump_json())
     return path
 
 
-def _file_of(options: Shown) -> Path:
-    """Return the file that holds what the command printed: one for each command line and folder."""
+def _file_of(options: CommandOptions) -> Path:
+    """Return the cache's file: one for each command line and current folder."""
     runs = files.runs_dir(options.runs_dir)
     command = [type(options).__name__, str(Path.cwd()), str(runs), options.model_dump_json()]
     return files.cache_dir() / "printed" / f"{hashlib.sha256(json.dumps(command).encode()).hexdigest()}.json"
 
 
 def _read(file: Path) -> _Printed | None:
-    """Return what is stored; None if nothing is, or if it is damaged."""
+    """Return what is cached; None if nothing is, or if it is damaged."""
     try:
         return _Printed.model_validate(files.read_json(file))
     except (OSError, NegbenchError, ValidationError):
         return None
 
 
-def _print_again(printed: _Printed, runs: Path, console: Console, tracking_uri: str | None) -> None:
-    """Print what is stored, and copy what the MLflow store lacks, as the command does."""
-    notes(printed.notes)
-    for name in printed.results:
+@contextmanager
+def _locked(folders: Sequence[Path]) -> Iterator[None]:
+    """Hold the locks of those of the folders that exist, as the command that writes them does."""
+    with ExitStack() as locks:
+        for folder in folders:
+            if folder.is_dir():
+                locks.enter_context(ComparisonFolder(folder).lock())
+        yield
+
+
+def _print_cached(cached: _Printed, runs: Path, console: Console, tracking_uri: str | None) -> None:
+    """Print what is cached, and copy what the MLflow store lacks, as the command does."""
+    notes(cached.notes)
+    for name in cached.folders:
         ComparisonFolder(runs / name).parent(tracking_uri).complete()
-    console.file.write(printed.text)
+    console.file.write(cached.text)
     console.file.flush()
 
 
-def _print_into(
-    options: Shown, console: Console, command: Callable[[Shown, Console], Path], conditions: str
-) -> _Printed | None:
-    """Call a command that has just ended once more, and return what it would print; None if that may soon be wrong.
+def _may_be_cached(options: CommandOptions, path: Path) -> bool:
+    """Whether what is printed depends only on what is hashed: no cell is missing, and no run or trial reads files.
 
-    It may if the command warns, e.g. of an MLflow store that does not answer.
+    Args:
+        options: of the command.
+        path: folder of the result.
+    """
+    from negbench.loop.runs import DATA, depends_on_files
+    from negbench.settings.config import resolve
+
+    if options.executor != "pool":  # other machines may still compute
+        return False
+    if isinstance(options, Study) and options.storage is not None:  # its trials lie in a database
+        return False
+    if isinstance(options, Compare) and options.tuned is not None:  # its trials lie in studies of their own
+        return False
+    runs = path.parent
+    names: dict[str, None] = {}
+    for folder in _folders_of(path):
+        if (folder / "comparison.json").exists():
+            document = ComparisonFolder(folder).read()
+            if any(row["run"] is None for row in document["cells"]):
+                return False
+            if folder.name != path.name + _TRIALS and not files_made_here(runs, folder.name):
+                return False
+            names |= dict.fromkeys(_runs_of(document))
+    return not any(depends_on_files(resolve(RunFolder(runs / run).config), DATA) for run in names)
+
+
+def _print_second_call(
+    options: CommandOptions, console: Console, command: Callable[[CommandOptions, Console], Path], conditions: str
+) -> _Printed | None:
+    """Call the command a second time, and return what it prints, to be cached.
+
+    None if it warns, e.g. of an MLflow store that does not answer: the next call may print something else.
     """
     collector = _Collector()
     with collector.in_place_of_handlers(), console.capture() as capture:
@@ -133,11 +177,7 @@ def _print_into(
     if collector.warned:
         return None
     return _Printed(
-        folder=path.name,
-        conditions=conditions,
-        results=_hash_results(path.parent, path.name),
-        notes=collector.notes,
-        text=capture.get(),
+        folder=path.name, conditions=conditions, folders=_hash_folders(path), notes=collector.notes, text=capture.get()
     )
 
 
@@ -163,7 +203,7 @@ class _Collector(logging.Handler):
 
     @contextmanager
     def in_place_of_handlers(self) -> Iterator[None]:
-        """Get in this block all that is logged; nothing reaches the terminal, and no progress is shown."""
+        """Collect the warnings of this block instead of printing them; progress is off, too."""
         level = log.level
         propagate = log.propagate
         handlers = log.handlers
@@ -181,7 +221,7 @@ class _Collector(logging.Handler):
 # --- what it depends on ----------------------------------------------------------------------------------------------
 
 
-def _hash_conditions(options: Shown, console: Console) -> str:
+def _hash_conditions(options: CommandOptions, console: Console) -> str:
     """Hash code and recipe, the variables that commands read, and how the console prints."""
     recipe = {} if options.recipe is None else read_recipe(options.recipe)
     variables = []
@@ -194,7 +234,7 @@ def _hash_conditions(options: Shown, console: Console) -> str:
 
 
 def _hash_code() -> str:
-    """Hash negbench's files, and what tells whether a package was installed or removed."""
+    """Hash negbench's files, and the times of the folders of packages, which change where one is installed."""
     packages = [stamp(folder) for folder in (*site.getsitepackages(), site.getusersitepackages())]
     digest = hashlib.sha256(json.dumps([sys.version, sys.path, packages]).encode())
     for part in _PARTS:
@@ -206,23 +246,30 @@ def _hash_code() -> str:
     return digest.hexdigest()
 
 
-def _hash_results(runs: Path, name: str) -> dict[str, str]:
-    """Hash each folder that a command writes, with its runs; none if one is damaged, which the command reports."""
-    hashes = {}
-    for ending in _BESIDE:
-        folder = runs / f"{name}{ending}"
-        if folder.is_dir():
-            try:
-                hashes[folder.name] = _hash_result(folder)
-            except (OSError, NegbenchError):
-                return {}
-    return hashes
+def _is_current(cached: _Printed, runs: Path) -> bool:
+    """Whether the folders and their runs hold what they held; not if one is damaged, which the command reports."""
+    try:
+        return _hash_folders(runs / cached.folder) == cached.folders
+    except (OSError, NegbenchError):
+        return False
 
 
-def _hash_result(folder: Path) -> str:
+def _hash_folders(path: Path) -> dict[str, str]:
+    """Hash the folder of a result, and those that its command writes beside it, with their runs."""
+    return {folder.name: _hash_folder(folder) for folder in _folders_of(path)}
+
+
+def _folders_of(path: Path) -> list[Path]:
+    """Return the folder of a result, and those that its command writes beside it."""
+    folders = [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def _hash_folder(folder: Path) -> str:
     """Hash one folder: the content of each file that it lists, its page, a study's journal, and what its runs hold.
 
-    Ranks, weights and draws are not read: as in planning, their sizes and the hashes beside them are compared.
+    Ranks, weights and draws are not read: as in planning, their sizes and the hashes beside them are compared, which
+    `files_made_here` does.
     """
     rows: list[object] = []
     for file in sorted({*files.names_in(folder), "study.json", "optuna.journal"} - {_COPY_NOTE}):
@@ -230,8 +277,7 @@ def _hash_result(folder: Path) -> str:
     if (folder / "comparison.json").exists():
         runs = folder.parent
         document = ComparisonFolder(folder).read()
-        rows += inputs_of(runs, document)
-        rows += files_made_here(runs, folder.name)  # the page's, too: none if one was changed
+        rows += files_made_here(runs, folder.name)  # [] if one of them, or a run, was changed, or made elsewhere
         for run in _runs_of(document):
             rows += [_content_of(runs / run / file) for file in _READ_OF_RUN]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
@@ -246,33 +292,3 @@ def _runs_of(document: Mapping[str, Any]) -> list[str]:
     """Return the names of the finished runs of a comparison, its trials' included, each once."""
     cells = [row["run"] for row in document["cells"] if row["run"]]
     return list(dict.fromkeys([*cells, *trial_runs(document)]))
-
-
-@contextmanager
-def _locked(folders: Sequence[Path]) -> Iterator[None]:
-    """Hold the locks of those of the folders that exist, as the command that writes them does."""
-    with ExitStack() as locks:
-        for folder in folders:
-            if folder.is_dir():
-                locks.enter_context(ComparisonFolder(folder).lock())
-        yield
-
-
-def _needs_only_code(options: Shown, runs: Path, name: str) -> bool:
-    """Whether options, code and runs determine all that is printed: no run reads files, none is computed elsewhere."""
-    from negbench.loop.runs import DATA, reads_files
-    from negbench.settings.config import resolve
-
-    if options.executor != "pool" or (isinstance(options, Study) and options.storage is not None):
-        return False
-    if isinstance(options, Compare) and options.tuned is not None:
-        return False
-    names: dict[str, None] = {}
-    for ending in _BESIDE:
-        folder = runs / f"{name}{ending}"
-        if (folder / "comparison.json").exists():
-            document = ComparisonFolder(folder).read()
-            if any(row["run"] is None for row in document["cells"]):
-                return False
-            names |= dict.fromkeys(_runs_of(document))
-    return not any(reads_files(resolve(RunFolder(runs / run).config), DATA) for run in names)

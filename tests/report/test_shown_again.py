@@ -296,6 +296,13 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(scene):
     assert len(scene.calls) == TWICE
 
 
+def test_results_that_nothing_vouches_for_are_never_stored(scene):
+    (scene.folder / "cache").mkdir()
+    (scene.folder / "cache" / "made-here").write_text("", encoding="utf-8")
+    scene.show()
+    assert len(scene.calls) == 1
+
+
 def test_a_store_that_lacks_a_copy_gets_it(scene):
     store = f"sqlite:///{scene.folder / 'mlflow.db'}"
 

@@ -1,9 +1,9 @@
-"""`reads_files`: whether a run reads anything that does not come with negbench."""
+"""`depends_on_files`: whether a run reads anything that does not come with negbench."""
 
 import pytest
 
 from negbench.data.scene import DataCache
-from negbench.loop.runs import reads_files
+from negbench.loop.runs import depends_on_files
 from negbench.plugins.registry import registry
 from negbench.settings.config import resolve
 from tests.plugin_file import PLUGIN
@@ -14,7 +14,7 @@ WORLD = ("dataset.name=vectors", "backbone.name=vectors")
 
 
 def reads(sets: tuple[str, ...], strategy: str = "top-k") -> bool:
-    return reads_files(resolve(config_of(sets, strategy)), DataCache())
+    return depends_on_files(resolve(config_of(sets, strategy)), DataCache())
 
 
 @pytest.mark.parametrize("strategy", ["top-k", "in-batch+qure", "all-corpus:1>dqe"])
