@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
 
-from negbench.analysis.stored_trials import trial_runs
 from negbench.analysis.unchanged import files_made_here
 from negbench.display import NOTE, log, notes
 from negbench.errors import NegbenchError
@@ -289,6 +288,5 @@ def _content_of(file: Path) -> str:
 
 
 def _runs_of(document: Mapping[str, Any]) -> list[str]:
-    """Return the names of the finished runs of a comparison, its trials' included, each once."""
-    cells = [row["run"] for row in document["cells"] if row["run"]]
-    return list(dict.fromkeys([*cells, *trial_runs(document)]))
+    """Return the names of the finished runs of a comparison's cells, each once; trials are cells of their own folder."""
+    return list(dict.fromkeys(row["run"] for row in document["cells"] if row["run"]))

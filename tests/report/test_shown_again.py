@@ -159,10 +159,24 @@ def test_a_change_of_what_it_depends_on_is_planned_in_full(change, scene):
     assert scene.calls == []
 
 
-@pytest.mark.parametrize("name", ["ranks.parquet", "result.json", "config.json"])
-def test_a_damaged_file_of_a_run_is_found(name, shown):
-    path = shown.file(name)
+def test_ranks_of_another_size_are_found(shown):
+    path = shown.file("ranks.parquet")
     path.write_bytes(path.read_bytes()[:-1])
+    error = shown.run_command(*DUEL, *shown.flags, "--tracking-uri", "none", code=2).err
+    assert "ranks.parquet" in error
+
+
+def put_digit(path: Path) -> None:
+    """Put another last digit into a file, of the same size."""
+    content = bytearray(path.read_bytes())
+    place = max(number for number, byte in enumerate(content) if chr(byte).isdigit())
+    content[place] = ord("1") if content[place] != ord("1") else ord("2")
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("name", ["result.json", "config.json", "metrics.jsonl"])
+def test_another_digit_in_a_file_of_a_run_is_found(name, shown):
+    put_digit(shown.file(name))
     error = shown.run_command(*DUEL, *shown.flags, "--tracking-uri", "none", code=2).err
     assert name in error
 
@@ -260,10 +274,15 @@ def test_trials_that_chose_a_rate_are_compared(scene):
     scene.show()
     scene.show()
     assert scene.calls == []
-    trial = json.loads((scene.folder / "runs/duel-rates/comparison.json").read_text(encoding="utf-8"))["cells"][0]
+    trials = scene.folder / "runs" / "duel-rates" / "comparison.json"
+    trial = json.loads(trials.read_text(encoding="utf-8"))["cells"][0]
     (scene.folder / "runs" / trial["run"] / "result.json").unlink()
     scene.show()
     assert len(scene.calls) == TWICE
+    trials.unlink()
+    scene.show()
+    assert len(scene.calls) == TWICE
+    assert trials.exists()
 
 
 def _with_vectors(scene: Scene) -> list[str]:
@@ -397,6 +416,13 @@ class TestAStudy:
             study()
         finally:
             assert scene.calls
+
+    def test_with_another_final_comparison_is_planned_in_full(self, study, scene):
+        answer = scene.folder / "runs" / "s-final" / "answer.md"
+        answer.write_text("forged", encoding="utf-8")
+        study()
+        assert len(scene.calls) == TWICE
+        assert "forged" not in answer.read_text(encoding="utf-8")
 
     def test_in_another_storage_is_never_stored(self, study, scene):
         stored = list((cache_dir() / "printed").iterdir())
