@@ -288,5 +288,5 @@ def _content_of(file: Path) -> str:
 
 
 def _runs_of(document: Mapping[str, Any]) -> list[str]:
-    """Return the names of the finished runs of a comparison's cells, each once; trials are cells of their own folder."""
+    """Return the names of a comparison's finished runs, each once; its trials are cells of a folder of their own."""
     return list(dict.fromkeys(row["run"] for row in document["cells"] if row["run"]))
