@@ -347,6 +347,24 @@ def test_a_moved_folder_gets_a_new_store(tmp_path, vector_sets):
     assert Tracker.open(after).copy_missing() == []
 
 
+def test_a_run_whose_process_died_before_it_noted_the_id_is_ended(vector_sets, tmp_path, monkeypatch):
+    """Its note has no id yet: the store's run is found by the token."""
+    create_run = MlflowClient.create_run
+
+    def create_and_die(*args: Any, **options: Any) -> None:
+        create_run(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MlflowClient, "create_run", create_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        run(vector_sets, tmp_path)
+    (note,) = tmp_path.glob(f"*/{NOTE}")
+    assert read_json(note)["run_id"] == ""
+    assert [abandoned.info.status for abandoned in runs_in(tmp_path)] == ["RUNNING"]
+    assert Tracker.open(tmp_path).end_abandoned() == [note.parent.name]
+    assert [ended.info.status for ended in runs_in(tmp_path)] == ["KILLED"]
+
+
 def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(stored, expect_error):
     tracker = Tracker.open(stored.path.parent)
     experiment = tracker.client().get_experiment_by_name("negbench")

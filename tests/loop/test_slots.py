@@ -1,13 +1,15 @@
 """Slots of a step: the sum of one softmax per slot, or one softmax over all, from what a loss gives for each or all."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from negbench.contracts import AspectScores, LossInput, Slot
+from negbench.contracts import AspectScores, BatchStrategy, LossInput, ScoreView, Slot
+from negbench.loop.chosen import ChoiceInputs, choose
 from negbench.loop.slots import LossExtras, SlotNegatives, loss_of_slots
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.losses.info_nce import InfoNCE
@@ -61,3 +63,28 @@ def test_a_loss_takes_each_slot_or_all_together(loss, names, weighted):
     assert float(loss_of_slots(loss, "sum", POSITIVE, slots, TAU, extras)) == pytest.approx(one_by_one, rel=1e-6)
     together = value(*names)
     assert float(loss_of_slots(loss, "joint", POSITIVE, slots, TAU, extras)) == pytest.approx(together, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("slots", "counted"),
+    [
+        (("target",), "target"),
+        (("reference", "modification", "target"), "target"),
+        (("reference", "modification"), "reference"),
+        (("modification", "reference"), "modification"),
+    ],
+)
+def test_statistics_are_of_the_target_slot_or_else_of_the_first(slots, counted):
+    @dataclass(frozen=True)
+    class Positive(BatchStrategy):
+        """Choose the members with a positive score: others in each slot."""
+
+        corrupts: ClassVar[tuple[Slot, ...]] = slots
+
+        def pool(self, view: ScoreView) -> Tensor:
+            return view.allowed & (view.scores > 0)
+
+    allowed = dict.fromkeys(slots, OTHERS)
+    chosen, pools = choose(Positive(), SCORES, allowed, ChoiceInputs(temperature=1.0, queries=torch.zeros(2, 4)))
+    assert torch.equal(pools.scores, SCORES[counted])
+    assert torch.equal(pools.pool, chosen[counted].mask)

@@ -7,12 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from negbench.analysis import kinds
 from negbench.analysis.answer import answer_of
 from negbench.analysis.findings import read_findings
 from negbench.analysis.frame import folders_of, mean_of, shared_value
-from negbench.analysis.kinds import draws_answer, kind_shares, kinds_answer
+from negbench.analysis.kinds import KindShares, draws_answer, kind_shares, kinds_answer
 from negbench.analysis.leader import sort_alike
-from negbench.analysis.statistics import mean_over_seeds
+from negbench.analysis.statistics import MeanInterval, mean_over_seeds
 from negbench.grid.axis import AXES
 from negbench.metrics.fixed import KINDS
 from negbench.report.build import comparison_page
@@ -20,6 +21,8 @@ from negbench.report.charts import _figure
 from negbench.report.figures import chart_data_of
 from negbench.report.kinds_chart import kinds_chart
 from negbench.report.page import Note
+
+DRAWS_OF_FOUR = "20.0 % of the draws of a, 20.0 % of the draws of b, 20.0 % of the draws of c, 20.0 % of the draws of d"
 
 
 def test_an_interval_over_seeds_by_hand():
@@ -85,6 +88,23 @@ def test_the_answer_names_the_most_frequent_mistake(compared):
     of_one_loss = [other for other in groups if shared_value(other, "loss") == shared_value(group, "loss")]
     assert kinds_answer(of_one_loss) == [line.replace(f" ({shared_value(group, 'loss')})", "")]
     assert kinds_answer([]) == []
+
+
+@pytest.mark.parametrize(
+    ("strategies", "named"),
+    [
+        (["a"], "20.0 % of the draws of a"),
+        (["a", "b", "c", "d"], DRAWS_OF_FOUR),
+        (["a", "b", "c", "d", "e", "f"], DRAWS_OF_FOUR),
+    ],
+)
+def test_the_answer_names_the_draws_of_four_strategies_and_those_at_random(strategies, named, monkeypatch):
+    share = KindShares("hard", MeanInterval(0.2, 0.1, 0.3), random=0.05, mistakes=MeanInterval(0.4, 0.3, 0.5))
+    monkeypatch.setattr(kinds, "known_kinds", lambda group: {"hard/wrong_at_10": "hard"})
+    monkeypatch.setattr(kinds, "kind_shares", lambda group: [share])
+    columns = {axis: [""] for axis in AXES}
+    (line,) = kinds_answer([pd.DataFrame(columns | {"strategy": [name]}) for name in strategies])
+    assert line.endswith(f"; they are {named} and 5.0 % of random draws.")
 
 
 def test_the_answer_says_who_draws_highest_and_lowest_and_whose_draws_are_most_often_false(compared):

@@ -112,3 +112,19 @@ def test_the_page_shortens_names_of_worlds_and_leaves_out_those_that_points_tell
     assert list(visible["dataset"]) == ["vectors@twins1", "vectors@twins4"] * 2
     of_lr = frame.assign(point=["lr=1", "lr=1", "lr=2", "lr=2"])  # both worlds at each point
     assert list(Table("table", "", of_lr).visible_frame) == ["point", "dataset", "R@10"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "visible"),
+    [
+        (["-", "-", "-"], False),
+        (["", "", ""], False),
+        (["-", "", "-"], False),
+        (["-", "", "0.5"], True),
+        (["", "", 0], True),
+    ],
+    ids=str,
+)
+def test_a_column_without_any_value_is_hidden(cells, visible):
+    frame = pd.DataFrame({"strategy": ["a", "b", "c"], "R@10": cells})
+    assert ("R@10" in Table("table", "", frame).visible_frame) == visible

@@ -80,6 +80,26 @@ def test_the_best_the_baseline_and_the_worst_of_each_table_are_drawn(count, tabl
         assert values == sorted(values, reverse=True), name
 
 
+BESTS = [f"best {table}" for table in range(DRAWN)]
+BASELINES = [f"baseline {table}" for table in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("tables", "drawn"),
+    [(4, [*BESTS[:4], *BASELINES, "worst 0", "worst 1"]), (6, [*BESTS[:6], *BASELINES]), (11, BESTS)],
+)
+def test_of_many_tables_the_worst_rows_are_left_out_first_and_then_the_baselines(tables, drawn):
+    groups: list[pd.DataFrame] = []
+    rows: list[Any] = []
+    for table in range(tables):
+        for name, mean in (("worst", 0.3), ("middle", 0.6), ("baseline", 0.5), ("best", 0.7)):
+            groups.append(pd.DataFrame([{"name": f"{name} {table}"}]))
+            value = SimpleNamespace(value=mean - 0.001 * table)
+            rows.append(SimpleNamespace(mean=value, verdict=name, table_key=(table,)))
+    order = [group["name"].iloc[0] for group in sort_for_drawing(groups, rows)]
+    assert order[:DRAWN] == drawn
+
+
 def test_the_description_names_the_rows_that_are_not_drawn(monkeypatch):
     findings = SimpleNamespace(groups=[pd.DataFrame([{"strategy": f"s{n}"}]) for n in range(12)], verdicts=[])
     monkeypatch.setattr(summaries, "key_of", shared_name)

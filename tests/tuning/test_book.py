@@ -170,6 +170,21 @@ def test_a_storage_that_cannot_be_opened_is_one_line(tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_a_storage_that_cannot_be_opened_is_named_without_its_password(tmp_path, monkeypatch):
+    """What psycopg says of a password with an '@': it takes what follows for the host."""
+
+    def refuse(*_: Any, **options: Any) -> None:
+        raise ValueError("failed to resolve host 'hunter2@127.0.0.1'\nIs the server running?")
+
+    monkeypatch.setattr(optuna.storages, "RDBStorage", refuse)
+    with pytest.raises(OptionError) as error:
+        StudyStore(tmp_path / "toy", toy_spec(), "postgresql+psycopg://alice:a@hunter2@127.0.0.1:9/d")
+    assert str(error.value) == (
+        "the study's storage postgresql+psycopg://alice@127.0.0.1:9/d cannot be opened "
+        "(ValueError: failed to resolve host '***@127.0.0.1')"
+    )
+
+
 # --- trials ----------------------------------------------------------------------------------------------------------
 
 
