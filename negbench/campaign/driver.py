@@ -68,7 +68,7 @@ class Round:
         return self.folder.path.parent
 
     def price(self, forecast: Forecast) -> list[str]:
-        """Say what this round and all that follows take, as `Forecast.price`."""
+        """Tell the forecast what follows this round, and say what all of it takes, as `Forecast.price`."""
         forecast.later = (0.0, self.later_epochs)
         return forecast.price((*self.ahead, *self.cells), self.runs)
 
@@ -144,46 +144,6 @@ class Done:
             raise NegbenchError(f"{len(failed)} of {total} cells failed; rerun the command to compute them again")
 
 
-def foresee(first: Round) -> list[str]:
-    """Say what a course reads, and what it takes from its first round on."""
-    cells = list({cell.hash: cell for cell in (*first.ahead, *first.cells)}.values())
-    by_data: dict[tuple[str, str], Cell] = {}
-    for cell in reversed(cells):  # the first cell stays
-        by_data[cell.labels["dataset"], cell.labels["backbone"]] = cell
-    lines = list(first.words)
-    for cell in by_data.values():
-        lines.append(_data_text(cell))
-        if cell.action(first.runs) != "reuse":
-            lines += forecast_lines(cell.config, DATA, started_precision(cell.run, first.runs))
-    price = first.price(Forecast())
-    is_missing = any(cell.action(first.runs) != "reuse" for cell in cells)
-    is_timed = any(line.startswith(STEPS_ALONE) for line in lines)
-    if is_missing and not price and not is_timed:
-        price = [
-            "how long it takes is unknown: no such run is finished, and it cannot be timed here; "
-            "`negbench run --epochs 1` with one strategy and your other settings prints an epoch's seconds and memory"
-        ]
-    return [*dict.fromkeys(lines), *price]
-
-
-def _data_text(cell: Cell) -> str:
-    """Say which data and backbone a cell reads: how many queries and images."""
-    splits = DATA.splits(cell.config)
-    counts = f"{_queries_text(splits.train)} train and {_queries_text(splits.val)} scored queries"
-    if splits.train.partial or splits.val.partial:
-        counts += " are left"
-    counts += f", {len({*splits.train.all_images, *splits.val.all_images}):,} images"
-    if splits.also is not None:
-        counts += f"; at each point {splits.also.identity}, {len(splits.also.queries):,} queries"
-    return f"reads {cell.labels['dataset']} ({counts}), backbone {cell.labels['backbone']}"
-
-
-def _queries_text(dataset: Dataset) -> str:
-    """Count the queries of a split; where images are missing, 'those that are left of those that it has'."""
-    count = len(dataset.queries)
-    return f"{count:,} of {round(count / dataset.share):,}" if dataset.share < 1 else f"{count:,}"
-
-
 Course = Generator[Round, Sequence[Outcome], Done]
 
 
@@ -235,10 +195,11 @@ def _drive(course: Course, execution: Execution, say: Callable[[str], None], mar
         raise
     for line in done.words:
         say(line)
-    if folders.pop(done.folder.path, None) is not None:
+    if done.folder.path in folders:
         done.folder.settle(done.outcomes)  # comparison.json may name those of an earlier command
     for folder in folders.values():
-        folder.parent(execution.tracking_uri).complete()
+        if folder.path != done.folder.path:  # e.g. that of the trials; `finish` completes the copy of the judged one
+            folder.parent(execution.tracking_uri).complete()
     return done
 
 
@@ -260,3 +221,46 @@ def _compute(current: Round, execution: Execution, say: Callable[[str], None]) -
     least = sum(epochs_ahead.values())
     execution.forecast.later = (least, least + current.later_epochs)
     return current.compute(execution)
+
+
+# --- --dry-run -----------------------------------------------------------------------------------------------------
+
+
+def foresee(first: Round) -> list[str]:
+    """Say what a course reads, and what it takes from its first round on."""
+    cells = list({cell.hash: cell for cell in (*first.ahead, *first.cells)}.values())
+    by_data: dict[tuple[str, str], Cell] = {}
+    for cell in reversed(cells):  # the first cell stays
+        by_data[cell.labels["dataset"], cell.labels["backbone"]] = cell
+    lines = list(first.words)
+    for cell in by_data.values():
+        lines.append(_data_text(cell))
+        if cell.action(first.runs) != "reuse":
+            lines += forecast_lines(cell.config, DATA, started_precision(cell.run, first.runs))
+    price = first.price(Forecast())
+    is_missing = any(cell.action(first.runs) != "reuse" for cell in cells)
+    is_timed = any(line.startswith(STEPS_ALONE) for line in lines)
+    if is_missing and not price and not is_timed:
+        price = [
+            "how long it takes is unknown: no such run is finished, and it cannot be timed here; "
+            "`negbench run --epochs 1` with one strategy and your other settings prints an epoch's seconds and memory"
+        ]
+    return [*dict.fromkeys(lines), *price]
+
+
+def _data_text(cell: Cell) -> str:
+    """Say which data and backbone a cell reads: how many queries and images."""
+    splits = DATA.splits(cell.config)
+    counts = f"{_queries_text(splits.train)} train and {_queries_text(splits.val)} scored queries"
+    if splits.train.partial or splits.val.partial:
+        counts += " are left"
+    counts += f", {len({*splits.train.all_images, *splits.val.all_images}):,} images"
+    if splits.also is not None:
+        counts += f"; at each point {splits.also.identity}, {len(splits.also.queries):,} queries"
+    return f"reads {cell.labels['dataset']} ({counts}), backbone {cell.labels['backbone']}"
+
+
+def _queries_text(dataset: Dataset) -> str:
+    """Count the queries of a split; where images are missing, 'those that are left of those that it has'."""
+    count = len(dataset.queries)
+    return f"{count:,} of {round(count / dataset.share):,}" if dataset.share < 1 else f"{count:,}"

@@ -77,7 +77,7 @@ class ComparisonPlan:
 
     @property
     def settings_open(self) -> bool:
-        """Whether rows that are alike so far may still get settings of their own."""
+        """Whether groups that are alike so far may still get settings of their own."""
         if self.trials is None or not self.trials.grid.temperatures:
             return False
         runs = self.folder.path.parent

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import attrgetter
+from pathlib import Path
 
 from negbench.campaign.driver import Course, Done, Round
 from negbench.grid.axis import GroupKey, group_key
@@ -26,13 +27,13 @@ def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Cou
     that it was to be compared with then stops too.
 
     Args:
-        first: the cells of the first look.
+        first: the round of the first look.
         looks: schedule of the looks; None: one look.
         undecided: takes all outcomes and the running groups, none of which failed; returns the groups that must go on,
             and a text on what is undecided and what deciding it would cost.
 
     Returns:
-        The outcomes of these cells and of those added, without those before.
+        `Done`, with the outcomes of these cells and of those added, without those before.
     """
     cells = first.cells
     folder = first.folder
@@ -45,22 +46,18 @@ def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Cou
         return Done(folder, outcomes)
     running = {group_key(cell.labels) for cell in cells}
     blocks = _blocks_of_first_seed(cells)  # these are repeated at later seeds
-    for number, count in enumerate(looks.counts, 1):
+    for number, (count, next_count) in enumerate(zip_longest(looks.counts, looks.counts[1:]), 1):
         failed = {group_key(outcome.cell.labels) for outcome in outcomes if outcome.error}
         still_open, words = undecided([*first.before, *outcomes], running - failed)
         running = {*still_open}
         without = ", without what failed" if failed else ""
         line = f"look {number}, {count} seeds{without}: {words}"
-        if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
+        if not running or next_count is None or time.monotonic() - started >= looks.budget:
             break
         hashes = {cell.hash for cell in first.cells if group_key(cell.labels) in running}
-        new_seeds = looks.seeds(looks.counts[number])[count:]
-        added: list[Cell] = []
-        for block in blocks:
-            repeated = [cell for cell in block if cell.hash in hashes]  # all cells of a run have the same seeds
-            for seed in new_seeds:
-                added += [cell.at_seed(seed, first.runs, DATA) for cell in repeated]
-        later_epochs = epochs_after_looks + epochs_of_looks(added, looks, looks.counts[number])
+        new_seeds = looks.seeds(next_count)[count:]
+        added = _cells_of_seeds(blocks, hashes, new_seeds, first.runs)
+        later_epochs = epochs_after_looks + epochs_of_looks(added, looks, next_count)
         outcomes += yield Round(folder, added, [*first.before, *outcomes], later_epochs=later_epochs, words=[line])
     return Done(folder, outcomes, words=[line])
 
@@ -72,6 +69,24 @@ def _blocks_of_first_seed(cells: Sequence[Cell]) -> list[list[Cell]]:
         if seed == cells[0].seed:
             blocks.append(list(block))
     return blocks
+
+
+def _cells_of_seeds(
+    blocks: Sequence[Sequence[Cell]], hashes: Collection[str], seeds: Sequence[int], runs: Path
+) -> list[Cell]:
+    """Return the cells of further seeds, block by block.
+
+    Args:
+        blocks: cells of the first seed.
+        hashes: of the cells of groups that go on; groups that share a run go on together.
+        seeds: to add.
+        runs: runs folder.
+    """
+    added = []
+    for block in blocks:
+        for seed in seeds:
+            added += [cell.at_seed(seed, runs, DATA) for cell in block if cell.hash in hashes]
+    return added
 
 
 def epochs_of_looks(cells: Sequence[Cell], looks: Looks, count: int) -> float:

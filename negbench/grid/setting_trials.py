@@ -1,4 +1,4 @@
-"""Choose each row's learning rate, its temperature, or both on queries that are not reported.
+"""Choose each group's learning rate, its temperature, or both on queries that are not reported.
 
 A rate or a temperature that suits one strategy or loss may handicap another. Unless `--lr` says otherwise, every group
 gets the rate with the highest mean over the comparison's first seeds, in a grid around the configured one; with
