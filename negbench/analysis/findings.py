@@ -164,6 +164,11 @@ def judge_comparison(runs: Path, name: str, rules: Rules) -> Findings:
     return _findings_of(results, document, [verdict.round_numbers() for verdict in verdicts])
 
 
+def _read_cells(runs: Path, name: str) -> tuple[pd.DataFrame, Mapping[str, Any]]:
+    """Read a comparison's results and comparison.json."""
+    return results_of(runs, name), ComparisonFolder(runs / name).read()
+
+
 def judge_by_metric(runs: Path, name: str, metric: str) -> Findings:
     """Judge a comparison by another metric, from the stored ranks and by the rules of its verdicts; store nothing.
 
@@ -226,7 +231,10 @@ def judge_so_far(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findi
 
 
 def _divide_alpha(results: pd.DataFrame, rules: Rules) -> Rules:
-    """Return the rules at a level at which the tables of all training budgets hold at once, so that turns do, too."""
+    """Return the rules at a level at which the tables of all training budgets hold at once.
+
+    So do then the budgets at which the order of two strategies turns.
+    """
     return replace(rules, alpha=rules.alpha / max(1, results["epochs"].nunique()))
 
 
@@ -272,8 +280,3 @@ def read_findings(runs: Path, name: str) -> Findings:
     if not files_made_here(runs, name):
         return judge_comparison(runs, name, rules_in(runs / name))
     return _findings_of(results, document, read_verdicts(runs / name))
-
-
-def _read_cells(runs: Path, name: str) -> tuple[pd.DataFrame, Mapping[str, Any]]:
-    """Read a comparison's results and comparison.json."""
-    return results_of(runs, name), ComparisonFolder(runs / name).read()

@@ -327,6 +327,113 @@ def _check_rows(name: str, rows: Sequence[Array], seeds: Sequence[int]) -> None:
         raise ValueError(f"'{name}' must have a seed of its own for each of its {len(rows)} rows, got {seeds}")
 
 
+# --- what is asked of a table --------------------------------------------------------------------------------------
+
+
+def summarise(table: ValueTable) -> dict[str, Summary]:
+    """Compute mean, sd over seeds and interval (Student's t) of every strategy."""
+    level = 1 - table.design.alpha
+    summaries = {}
+    bounds = (0.0, 1.0) if table.has_shares else (-np.inf, np.inf)
+    for name in table.names:
+        seeds = table.common([name])
+        means = table.seed_means([name], seeds)[0]
+        mean = float(means.mean())
+        half = _half_width_of_mean(means, table.query_noise([name], seeds), level)
+        summaries[name] = Summary(
+            mean,
+            sd=float(means.std(ddof=1)) if len(seeds) > 1 else math.nan,
+            lowest=float(means.min()),
+            highest=float(means.max()),
+            interval=_interval(mean, half, level, bounds),
+            seeds=len(seeds),
+            queries=table.queries(name),
+        )
+    return summaries
+
+
+def _half_width_of_mean(means: Array, noise: QueryNoise, level: float) -> float:
+    """Return the half width of the interval of one strategy's mean.
+
+    It covers other queries for these trained models, and other seeds and queries if there are several seeds.
+
+    Args:
+        means: [S] of the seeds.
+        noise: over queries, of this strategy alone.
+        level: of the interval.
+    """
+    mean_itself = np.ones((1, 1))  # as a contrast
+    seeds = len(means)
+    query_variance = float((noise.factor**2).sum())
+    half = float(scipy.special.stdtrit(noise.df, 0.5 + level / 2) * query_variance**0.5)
+    alike, _ = noise.alike(mean_itself)
+    if alike[0]:
+        half = _rule_of_three(noise.df, 1 - level)
+    seed_variance = float(means.var(ddof=1)) / seeds if seeds > 1 else 0.0
+    if seed_variance == 0:
+        return half
+    reproducible = 0.0
+    if noise.crossed:
+        reproducible = query_variance * float(noise.reproducible(mean_itself)[0]) ** 2
+    variance = seed_variance + reproducible
+    df = variance**2 / (seed_variance**2 / (seeds - 1) + reproducible**2 / noise.df)  # Satterthwaite's, of the sum
+    return max(half, float(scipy.special.stdtrit(df, 0.5 + level / 2) * variance**0.5))
+
+
+def against(
+    table: ValueTable, baseline: str, generator: np.random.Generator, shortfalls: Mapping[str, Array] | None = None
+) -> dict[str, Difference]:
+    """Test all strategies minus the baseline together, as `contrasts`, without those that share no seed with it."""
+    if baseline not in table.names:
+        raise ValueError(f"baseline '{baseline}' is not in the table: {', '.join(table.names)}")
+    others = [name for name in table.names if name != baseline and table.common([name, baseline])]
+    weights = [{name: 1.0, baseline: -1.0} for name in others]
+    return dict(zip(others, contrasts(table, weights, generator, shortfalls), strict=True))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Differences between strategies, tested together.
+
+    Attributes:
+        names: in the order of the table.
+        differences: (a, b) -> a minus b, each pair once.
+    """
+
+    names: tuple[str, ...]
+    differences: Mapping[tuple[str, str], Difference]
+
+    def of(self, first: str, second: str) -> Difference | None:
+        """`first` minus `second`, in either order; None where they were not compared."""
+        difference = self.differences.get((first, second))
+        opposite = self.differences.get((second, first))
+        return difference if opposite is None else opposite.reverse()
+
+    @cached_property
+    def beaten_by(self) -> Mapping[str, tuple[str, ...]]:
+        """Name -> names of the strategies that beat it: the interval excludes 0, whatever the margin."""
+        winners: dict[str, list[str]] = {name: [] for name in self.names}
+        for (first, second), difference in self.differences.items():
+            if difference.verdict == "better":
+                winners[second].append(first)
+            elif difference.verdict == "worse":
+                winners[first].append(second)
+        return {name: tuple(names) for name, names in winners.items()}
+
+    def ranks(self) -> dict[str, tuple[int, int]]:
+        """Return name -> lowest and highest rank that the pairs allow; 1 is best."""
+        wins = Counter(winner for winners in self.beaten_by.values() for winner in winners)
+        return {name: (1 + len(winners), len(self.names) - wins[name]) for name, winners in self.beaten_by.items()}
+
+
+def pairs(table: ValueTable, generator: np.random.Generator, shortfalls: Mapping[str, Array] | None = None) -> Pairs:
+    """Test together all pairs of a table that share a seed, as `contrasts`."""
+    names_of_pairs = [pair for pair in combinations(table.names, 2) if table.common(pair)]
+    weights = [{first: 1.0, second: -1.0} for first, second in names_of_pairs]
+    differences = contrasts(table, weights, generator, shortfalls)
+    return Pairs(table.names, dict(zip(names_of_pairs, differences, strict=True)))
+
+
 # --- tests -------------------------------------------------------------------------------------------------------
 
 
@@ -557,110 +664,3 @@ def _interval(mean: float, half: float, level: float, bounds: tuple[float, float
     digits = round(-math.log10(_STEP))
     lowest, highest = bounds
     return Interval(max(lowest, round(low * _STEP, digits)), min(highest, round(high * _STEP, digits)), level)
-
-
-# --- what is asked of a table --------------------------------------------------------------------------------------
-
-
-def summarise(table: ValueTable) -> dict[str, Summary]:
-    """Compute mean, sd over seeds and interval (Student's t) of every strategy."""
-    level = 1 - table.design.alpha
-    summaries = {}
-    bounds = (0.0, 1.0) if table.has_shares else (-np.inf, np.inf)
-    for name in table.names:
-        seeds = table.common([name])
-        means = table.seed_means([name], seeds)[0]
-        mean = float(means.mean())
-        half = _half_width_of_mean(means, table.query_noise([name], seeds), level)
-        summaries[name] = Summary(
-            mean,
-            sd=float(means.std(ddof=1)) if len(seeds) > 1 else math.nan,
-            lowest=float(means.min()),
-            highest=float(means.max()),
-            interval=_interval(mean, half, level, bounds),
-            seeds=len(seeds),
-            queries=table.queries(name),
-        )
-    return summaries
-
-
-def _half_width_of_mean(means: Array, noise: QueryNoise, level: float) -> float:
-    """Return the half width of the interval of one strategy's mean.
-
-    It covers other queries for these trained models, and other seeds and queries if there are several seeds.
-
-    Args:
-        means: [S] of the seeds.
-        noise: over queries, of this strategy alone.
-        level: of the interval.
-    """
-    mean_itself = np.ones((1, 1))  # as a contrast
-    seeds = len(means)
-    query_variance = float((noise.factor**2).sum())
-    half = float(scipy.special.stdtrit(noise.df, 0.5 + level / 2) * query_variance**0.5)
-    alike, _ = noise.alike(mean_itself)
-    if alike[0]:
-        half = _rule_of_three(noise.df, 1 - level)
-    seed_variance = float(means.var(ddof=1)) / seeds if seeds > 1 else 0.0
-    if seed_variance == 0:
-        return half
-    reproducible = 0.0
-    if noise.crossed:
-        reproducible = query_variance * float(noise.reproducible(mean_itself)[0]) ** 2
-    variance = seed_variance + reproducible
-    df = variance**2 / (seed_variance**2 / (seeds - 1) + reproducible**2 / noise.df)  # Satterthwaite's, of the sum
-    return max(half, float(scipy.special.stdtrit(df, 0.5 + level / 2) * variance**0.5))
-
-
-def against(
-    table: ValueTable, baseline: str, generator: np.random.Generator, shortfalls: Mapping[str, Array] | None = None
-) -> dict[str, Difference]:
-    """Test all strategies minus the baseline together, as `contrasts`, without those that share no seed with it."""
-    if baseline not in table.names:
-        raise ValueError(f"baseline '{baseline}' is not in the table: {', '.join(table.names)}")
-    others = [name for name in table.names if name != baseline and table.common([name, baseline])]
-    weights = [{name: 1.0, baseline: -1.0} for name in others]
-    return dict(zip(others, contrasts(table, weights, generator, shortfalls), strict=True))
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Differences between strategies, tested together.
-
-    Attributes:
-        names: in the order of the table.
-        differences: (a, b) -> a minus b, each pair once.
-    """
-
-    names: tuple[str, ...]
-    differences: Mapping[tuple[str, str], Difference]
-
-    def of(self, first: str, second: str) -> Difference | None:
-        """`first` minus `second`, in either order; None where they were not compared."""
-        difference = self.differences.get((first, second))
-        opposite = self.differences.get((second, first))
-        return difference if opposite is None else opposite.reverse()
-
-    @cached_property
-    def beaten_by(self) -> Mapping[str, tuple[str, ...]]:
-        """Name -> names of the strategies that beat it: the interval excludes 0, whatever the margin."""
-        winners: dict[str, list[str]] = {name: [] for name in self.names}
-        for (first, second), difference in self.differences.items():
-            if difference.verdict == "better":
-                winners[second].append(first)
-            elif difference.verdict == "worse":
-                winners[first].append(second)
-        return {name: tuple(names) for name, names in winners.items()}
-
-    def ranks(self) -> dict[str, tuple[int, int]]:
-        """Return name -> lowest and highest rank that the pairs allow; 1 is best."""
-        wins = Counter(winner for winners in self.beaten_by.values() for winner in winners)
-        return {name: (1 + len(winners), len(self.names) - wins[name]) for name, winners in self.beaten_by.items()}
-
-
-def pairs(table: ValueTable, generator: np.random.Generator, shortfalls: Mapping[str, Array] | None = None) -> Pairs:
-    """Test together all pairs of a table that share a seed, as `contrasts`."""
-    names_of_pairs = [pair for pair in combinations(table.names, 2) if table.common(pair)]
-    weights = [{first: 1.0, second: -1.0} for first, second in names_of_pairs]
-    differences = contrasts(table, weights, generator, shortfalls)
-    return Pairs(table.names, dict(zip(names_of_pairs, differences, strict=True)))

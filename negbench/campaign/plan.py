@@ -195,6 +195,26 @@ def _plan_combinations(options: Compare, axes: Axes, runs: Path) -> _PlannedCell
     return _PlannedCells(list(cells.values()), left_out, remarks)
 
 
+def _outer_choices(options: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
+    """Return the choices (points, or systems with strategies) whose cells are planned or left out together; all axes.
+
+    Without dials and systems it is one empty choice: all cells.
+    """
+    if options.systems is None:
+        keys = [dial.key for dial in axes.dials]
+        points = [dict(zip(keys, point, strict=True)) for point in points_of(axes.dials)]
+        return points or [{}], axes
+    names = [name.strip() for name in split_list(options.systems, "systems")]
+    if names == ["all"]:
+        names = list(systems())
+    for name in names:
+        system(name, "--systems")  # raises
+    base = [*axes.base, {"dataset": axes.values("dataset")[0], "backbone": axes.values("backbone")[0]}]
+    choices = system_choices(names, axes.values("strategy"), base, DATA)
+    system_axes = (Axis("system", tuple(names), "system"), Axis("is_own_strategy", (True, False), "own"))
+    return choices, Axes(axes.base, (*system_axes, *axes.without("loss", "strategy").axes))
+
+
 def _idle_settings(options: Compare, cells: Sequence[Cell]) -> list[str]:
     """Return a remark on each setting that does nothing in some cells.
 
@@ -249,26 +269,6 @@ def _skip_text(left_out: Mapping[str, str]) -> str:
     """'point twins=60 skipped: twins must be in 1..30'."""
     labels = ", ".join(f"{axis} {value}" for axis, value in left_out.items() if axis != "reason")
     return f"{labels} skipped: {left_out['reason']}"
-
-
-def _outer_choices(options: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
-    """Return the choices (points, or systems with strategies) whose cells are planned or left out together; all axes.
-
-    Without dials and systems it is one empty choice: all cells.
-    """
-    if options.systems is None:
-        keys = [dial.key for dial in axes.dials]
-        points = [dict(zip(keys, point, strict=True)) for point in points_of(axes.dials)]
-        return points or [{}], axes
-    names = [name.strip() for name in split_list(options.systems, "systems")]
-    if names == ["all"]:
-        names = list(systems())
-    for name in names:
-        system(name, "--systems")  # raises
-    base = [*axes.base, {"dataset": axes.values("dataset")[0], "backbone": axes.values("backbone")[0]}]
-    choices = system_choices(names, axes.values("strategy"), base, DATA)
-    system_axes = (Axis("system", tuple(names), "system"), Axis("is_own_strategy", (True, False), "own"))
-    return choices, Axes(axes.base, (*system_axes, *axes.without("loss", "strategy").axes))
 
 
 def _check_axes(options: Compare, axes: Axes) -> None:
