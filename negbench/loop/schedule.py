@@ -3,6 +3,7 @@
 import math
 import warnings
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
@@ -34,24 +35,38 @@ class Phase:
 
 
 def phases_of(strategy: Strategy, config: ResolvedConfig) -> list[Phase]:
-    """Return the phases of a run: a switch's earlier strategies, the last one's warm-up, and the last one."""
+    """Return the phases of a run: a switch's earlier strategies, the last one's warm-up, and the last one.
+
+    For example `all-corpus:5>qure`, first refresh at 8: all-corpus to 5, qure drawing from the whole corpus to 8, qure
+    to the end.
+    """
     epochs = config.train.epochs
-    listed = config.schedule.refresh_epochs
-    *early, (start, last) = parts_of(strategy)
-    ends = [begin for begin, _ in parts_of(strategy)[1:]]
-    plan: list[Phase] = []
-    for (begin, part), end in zip(early, ends, strict=True):
-        refreshes: tuple[int, ...] = ()
-        if part.scope == "corpus":
-            due = (begin,) if part.n_def == 1 else refresh_epochs(epochs, part.n_def, warmup=begin)
-            refreshes = tuple(epoch for epoch in due if epoch < end)
-        plan.append(Phase(end, part, part, refreshes, is_last=False))
-    if last.scope == "batch":
-        return [*plan, Phase(epochs, last, last, (), is_last=True)]
-    first = listed[0] if listed else epochs
-    if first > start:
-        plan.append(Phase(first, last, registry.make("strategies", "all-corpus"), (start,), is_last=False))
-    return [*plan, Phase(epochs, last, last, listed, is_last=True)]
+    parts = parts_of(strategy)  # each with the epoch in which it begins
+    phases: list[Phase] = []
+    for (begin, part), (end, _) in pairwise(parts):
+        phases.append(Phase(end, part, part, _refreshes_of_earlier(part, begin, end, epochs), is_last=False))
+    begin, last = parts[-1]
+    refreshes_of_last: tuple[int, ...] = ()
+    if last.scope == "corpus":
+        refreshes_of_last = config.schedule.refresh_epochs
+        end_of_warmup = refreshes_of_last[0] if refreshes_of_last else epochs
+        if end_of_warmup > begin:
+            all_corpus = registry.make("strategies", "all-corpus")
+            phases.append(Phase(end_of_warmup, last, all_corpus, (begin,), is_last=False))
+    phases.append(Phase(epochs, last, last, refreshes_of_last, is_last=True))
+    return phases
+
+
+def _refreshes_of_earlier(part: Strategy, begin: int, end: int, epochs: int) -> tuple[int, ...]:
+    """Return the refreshes of a switch's earlier strategy: the first as it begins, then as its `n_def` says, to `end`.
+
+    `Strategy.n_def` is how often the pools are defined in a run of all these epochs; 1: only once.
+    """
+    if part.scope == "batch":
+        return ()
+    if part.n_def == 1:
+        return (begin,)
+    return tuple(epoch for epoch in refresh_epochs(epochs, part.n_def, warmup=begin) if epoch < end)
 
 
 def check_batches(train: ResolvedTrain, queries: int) -> None:
