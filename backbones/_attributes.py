@@ -36,12 +36,12 @@ def attribute_masks(words: Sequence[Sequence[str | None]], length: int) -> dict[
     """
     by_aspect: dict[str, list[int]] = {aspect: [] for aspect in ASPECTS}
     for row, tokens in enumerate(words):
-        for place, word in enumerate(tokens[:length], start=row * length):
+        for index, word in enumerate(tokens[:length], start=row * length):
             for aspect in () if word is None else _aspects_of(word):
-                by_aspect[aspect].append(place)
+                by_aspect[aspect].append(index)
     masks = {aspect: torch.zeros(len(words), length, dtype=torch.bool) for aspect in ASPECTS}
-    for aspect, places in by_aspect.items():
-        masks[aspect].view(-1)[torch.tensor(places, dtype=torch.int64)] = True
+    for aspect, indices in by_aspect.items():
+        masks[aspect].view(-1)[torch.tensor(indices, dtype=torch.int64)] = True
     return masks
 
 
@@ -62,7 +62,7 @@ def words_of_wordpieces(pieces: Sequence[str]) -> list[str | None]:
 def words_of_clip_pieces(pieces: Sequence[str]) -> list[str | None]:
     """Whole word of every CLIP BPE token ("</w>" ends a word); None for special tokens such as <|startoftext|>."""
     ends = [piece.endswith("</w>") or _is_special(piece) for piece in pieces]
-    joins = [place > 0 and not ends[place - 1] for place in range(len(pieces))]
+    joins = [index > 0 and not ends[index - 1] for index in range(len(pieces))]
     return _whole_words([piece.removesuffix("</w>") for piece in pieces], joins)
 
 

@@ -47,13 +47,13 @@ _SHOWN = 4  # names in an error
 
 
 def options_of(spec: str) -> tuple[str, dict[str, str]]:
-    """Split "PLACE,key=NAME,prefix=NAME" into the place and its options."""
-    place, *texts = _OPTIONS.split(spec)
+    """Split "SOURCE,key=NAME,prefix=NAME" into the source and its options."""
+    source, *texts = _OPTIONS.split(spec)
     options = {}
     for text in texts:
         key, _, value = text.partition("=")
         options[key] = value
-    return place, options
+    return source, options
 
 
 # --- the files of one model ----------------------------------------------------------------------------------------
@@ -188,11 +188,11 @@ def without_adapter(folder: Path) -> Iterator[Path]:
     if not (folder / ADAPTER).is_file():
         yield folder
         return
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as temporary:
         for file in folder.iterdir():
             if file.is_file() and not file.name.startswith("adapter_"):
-                (Path(place) / file.name).symlink_to(file.resolve())
-        yield Path(place)
+                (Path(temporary) / file.name).symlink_to(file.resolve())
+        yield Path(temporary)
 
 
 def merge_adapter(model: Any, folder: Path) -> Any:
@@ -241,11 +241,11 @@ def check_trainers_folder(folder: Path) -> None:
 def _sort_by_number(names: Iterable[str]) -> list[str]:
     """Sort names by the numbers in them: epoch_2 before epoch_10."""
 
-    def place(name: str) -> list[tuple[str, int]]:
+    def sort_key(name: str) -> list[tuple[str, int]]:
         parts = re.findall(r"(\D*)(\d*)", name)
         return [(text, int(number or 0)) for text, number in parts]
 
-    return sorted(names, key=place)
+    return sorted(names, key=sort_key)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -361,9 +361,9 @@ def _count_prefixes(state: Iterable[str], model_names: Collection[str]) -> Count
     names = set(model_names)
     for name in state:
         parts = name.split(".")
-        for place in range(len(parts)):
-            if ".".join(parts[place:]) in names:
-                counts["".join(f"{part}." for part in parts[:place])] += 1
+        for depth in range(len(parts)):
+            if ".".join(parts[depth:]) in names:
+                counts["".join(f"{part}." for part in parts[:depth])] += 1
     return counts
 
 

@@ -111,13 +111,13 @@ def _open_clip(name: str, device: torch.device) -> Encoder:
 
 def _open_clip_options(name: str) -> dict[str, Any]:
     """Parse backbone `clip`'s options from MODEL[:PRETRAINED][:OPTION=VALUE...]; an existing path is the weights."""
-    place, *more = re.split(r":(?=\w+=)", f":{name}")
-    place = place.removeprefix(":")
+    source, *more = re.split(r":(?=\w+=)", f":{name}")
+    source = source.removeprefix(":")
     options: dict[str, Any] = {}
-    if place and Path(place).expanduser().exists():
-        options["weights"] = place
+    if source and Path(source).expanduser().exists():
+        options["weights"] = source
     else:
-        model, _, weights = place.partition(":")
+        model, _, weights = source.partition(":")
         if model:
             options["model"] = model
         if weights:

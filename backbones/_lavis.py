@@ -162,11 +162,11 @@ def _state_dict(loaded: object, path: Path, key: str) -> State:
     inner = _states_of(loaded)
     if key in inner or (len(inner) == 1 and not key):
         name = key or next(iter(inner))
-        for place, count in _unnamed_lists(loaded, "", 0):
+        for key_path, count in _unnamed_lists(loaded, "", 0):
             if not key and 2 * count >= len(inner[name]):  # as many as a model has
                 raise WeightsError(
-                    f"{path} holds the state dict {name}, and as {place} {count} tensors without names, an average it "
-                    f"seems, which cannot be read: to load the first, give {path},key={name}"
+                    f"{path} holds the state dict {name}, and as {key_path} {count} tensors without names, an average "
+                    f"it seems, which cannot be read: to load the first, give {path},key={name}"
                 )
         return dict(inner[name])
     if inner:
@@ -193,33 +193,33 @@ def _states_of(loaded: object) -> dict[str, Mapping[str, Tensor]]:
     ends: set[str] = set()
     for state in states.values():
         ends.update(_end(name) for name in state)
-    for place, state in _deeper_states(loaded, "", 0):
+    for key_path, state in _deeper_states(loaded, "", 0):
         alike = [name for name in state if "." in name and (not states or _end(name) in ends)]
         if 2 * len(alike) >= len(state):
-            states[place] = state
+            states[key_path] = state
     return states
 
 
-def _deeper_states(parts: Mapping[Any, Any], place: str, depth: int) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+def _deeper_states(parts: Mapping[Any, Any], key_path: str, depth: int) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
     """Yield the state dicts below the first level of a checkpoint, and the keys that lead to each."""
     for key, value in parts.items():
         if not isinstance(key, str) or not isinstance(value, Mapping):
             continue
         if not _is_state(value):
             if depth < _DEEPEST:
-                yield from _deeper_states(value, f"{place}{key}.", depth + 1)
+                yield from _deeper_states(value, f"{key_path}{key}.", depth + 1)
         elif depth:
-            yield place + key, value
+            yield key_path + key, value
 
 
-def _unnamed_lists(parts: object, place: str, depth: int) -> Iterator[tuple[str, int]]:
+def _unnamed_lists(parts: object, key_path: str, depth: int) -> Iterator[tuple[str, int]]:
     """Yield the lists of tensors in a checkpoint by the keys that lead to them, such as `ema.shadow_params`."""
     if not isinstance(parts, Mapping) or depth > _DEEPEST:
         return
     for key, value in parts.items():
         if isinstance(value, list | tuple) and value and all(isinstance(part, Tensor) for part in value):
-            yield f"{place}{key}", len(value)
-        yield from _unnamed_lists(value, f"{place}{key}.", depth + 1)
+            yield f"{key_path}{key}", len(value)
+        yield from _unnamed_lists(value, f"{key_path}{key}.", depth + 1)
 
 
 def _end(name: str) -> str:

@@ -108,8 +108,8 @@ def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
     """
     if weights.startswith(_HUB):
         return _of_hub(model, weights.removeprefix(_HUB), activation)
-    place, options = options_of(weights)
-    path = Path(place).expanduser()
+    source, options = options_of(weights)
+    path = Path(source).expanduser()
     key = options.get("key", "")
     if path.is_dir():
         return replace(_of_folder(model, path, activation), key=key, prefix=options.get("prefix"))

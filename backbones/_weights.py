@@ -259,8 +259,8 @@ def vocabulary_source(tokenizer: str | None, beside: Path | None, advice: Advice
         return Path(tokenizer).expanduser()
     if beside is not None and any((beside / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
         return beside
-    place = beside or "FOLDER"
-    fix = f"{advice.backbone} needs a tokenizer: put this file into {place}, or give --set backbone.tokenizer=FILE"
+    folder = beside or "FOLDER"
+    fix = f"{advice.backbone} needs a tokenizer: put this file into {folder}, or give --set backbone.tokenizer=FILE"
     try:
         return fetch("bert-base-uncased", ["vocab.txt"], fix)
     except WeightsError:

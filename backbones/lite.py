@@ -129,8 +129,8 @@ class Lite(GivenFeatures):
         learns = torch.is_grad_enabled() and not self.frozen_images
         with torch.set_grad_enabled(learns):
             maps = self.tower.extract_features(pixels.float().contiguous(memory_format=torch.channels_last))
-            places = maps.flatten(2)
-            return torch.cat([places.mean(-1), places.amax(-1)], dim=-1)[:, None].float()
+            cells = maps.flatten(2)
+            return torch.cat([cells.mean(-1), cells.amax(-1)], dim=-1)[:, None].float()
 
     def _rate(self, name: str) -> float:
         return self.gamma if name.startswith("tower.") else 1.0
@@ -141,8 +141,8 @@ class Lite(GivenFeatures):
         longest = max((len(words) for words in word_lists), default=1)
         ids = torch.zeros(len(word_lists), max(1, longest), 2, dtype=torch.int64)
         for row, words in enumerate(word_lists):
-            for place, (word, before) in enumerate(zip(words, ["", *words], strict=False)):
-                ids[row, place] = torch.tensor([_bucket(word), _bucket(f"{before} {word}")])
+            for position, (word, before) in enumerate(zip(words, ["", *words], strict=False)):
+                ids[row, position] = torch.tensor([_bucket(word), _bucket(f"{before} {word}")])
         return {"ids": ids}
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -114,11 +114,11 @@ class Encoders(nn.Module):
         longest = max((len(row) for row in words), default=1)
         ids = torch.zeros(len(words), max(1, longest), dtype=torch.int64)
         for row, row_words in enumerate(words):
-            for place, word in enumerate(row_words):
+            for position, word in enumerate(row_words):
                 if word in numbers:
-                    ids[row, place] = numbers[word]
+                    ids[row, position] = numbers[word]
                 else:
-                    ids[row, place] = 1 + len(numbers) + zlib.crc32(word.encode()) % BUCKETS
+                    ids[row, position] = 1 + len(numbers) + zlib.crc32(word.encode()) % BUCKETS
         return ids, words
 
 

@@ -118,8 +118,8 @@ class UnknownNameError(NegbenchError):
         valid_names = sorted(valid_names)
         near = difflib.get_close_matches(name, valid_names, n=1, cutoff=0.5)
         fix = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(valid_names) or 'none'}"
-        place = f" in {where}" if where else ""
-        super().__init__(f"unknown {kind} {short_repr(name)}{place}: {fix}")
+        suffix = f" in {where}" if where else ""
+        super().__init__(f"unknown {kind} {short_repr(name)}{suffix}: {fix}")
 
 
 class OptionError(NegbenchError):

@@ -58,10 +58,10 @@ def images(size: PoolSize, view: ScoreView, refresh: int = 0) -> int:
     return max(1, rank(size, view.scores.shape[1]) >> refresh)
 
 
-def rank(place: Rank, gallery: int) -> int:
+def rank(rank_or_share: Rank, gallery: int) -> int:
     """Return a rank, or a number of images, in a gallery of this size; a share is rounded half up."""
-    share = _share(place)
-    return int(place if share is None else share * gallery + Fraction(1, 2))
+    share = _share(rank_or_share)
+    return int(rank_or_share if share is None else share * gallery + Fraction(1, 2))
 
 
 def not_relevant(view: ScoreView, strategy: str) -> Tensor:

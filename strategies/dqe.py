@@ -62,17 +62,17 @@ class Dqe(Strategy):
     def _shares(self, view: ScoreView) -> Tensor:
         """[B, N] bool: allowed images whose rank quantile lies in the band, found once per number of allowed images."""
         others, row = (count(view.allowed) - 1).clamp(min=1).unique(return_inverse=True)
-        starts = [self._place(self.alpha, number, bisect_left) for number in others.tolist()]
-        stops = [self._place(self.beta, number, bisect_right) for number in others.tolist()]
+        starts = [self._count_ranks(self.alpha, number, bisect_left) for number in others.tolist()]
+        stops = [self._count_ranks(self.beta, number, bisect_right) for number in others.tolist()]
         start = torch.tensor(starts, device=row.device)[row]
         stop = torch.tensor(stops, device=row.device)[row]
         return view.window(view.allowed, stop, start)
 
     @staticmethod
-    def _place(edge: float, others: int, cut: Callable[..., int]) -> int:
+    def _count_ranks(edge: float, others: int, cut: Callable[..., int]) -> int:
         """Count the ranks, of `others` + 1, with quantile below `edge` (`bisect_left`) or up to it (`bisect_right`)."""
 
-        def quantile(place: int) -> np.float32:
-            return np.float32(place) / np.float32(others)
+        def quantile(rank: int) -> np.float32:
+            return np.float32(rank) / np.float32(others)
 
         return cut(range(others + 1), np.float32(edge), key=quantile)

@@ -40,5 +40,5 @@ class Fnc(BatchStrategy):
         """[B, B] bool."""
         likeness = at_least_float32(view.plane("target")).nan_to_num(nan=-torch.inf)
         likeness = likeness.masked_fill(~view.allowed, -torch.inf)
-        place = descending(likeness).argsort(1)
-        return view.allowed & ~((likeness > self.threshold) & (place < self.k))
+        rank = descending(likeness).argsort(1)
+        return view.allowed & ~((likeness > self.threshold) & (rank < self.k))

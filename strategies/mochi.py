@@ -46,8 +46,8 @@ class Mochi(SyntheticStrategy):
         first = hardest.to(torch.int8).sort(dim=1, descending=True, stable=True).indices - 1  # indices into the bank
 
         def some(count: int) -> Tensor:
-            place = (step.random(count) * members[:, None]).long()
-            return step.images[first.gather(1, place).clamp(min=0)]  # [B, count, T, D]
+            index = (step.random(count) * members[:, None]).long()
+            return step.images[first.gather(1, index).clamp(min=0)]  # [B, count, T, D]
 
         def share(count: int) -> Tensor:
             return step.random(count).to(step.images.dtype)[:, :, None, None]

@@ -48,7 +48,7 @@ class Ngame(OrderedBatches):
                 side = _half(epoch.queries[part], epoch.generator)
                 parts += [part[side], part[~side]]
         order = torch.randperm(len(clusters), generator=epoch.generator)
-        return torch.cat([clusters[place] for place in order.tolist()])
+        return torch.cat([clusters[index] for index in order.tolist()])
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] bool, at most k True per row."""

@@ -77,9 +77,9 @@ class SentenceTransformers(Strategy):
             eligible &= ~(scores > self.max_score)
         if self.min_score is not None:
             eligible &= ~(scores < self.min_score)
-        place = eligible.cumsum(1) - 1
+        position = eligible.cumsum(1) - 1
         stop = self.range_min + self.num_negatives if self.sampling_strategy == "top" else self.window
-        eligible &= (place >= self.range_min) & (place < stop)
+        eligible &= (position >= self.range_min) & (position < stop)
         pool = torch.zeros_like(view.allowed)
         rows, slots = eligible.nonzero(as_tuple=True)
         pool[rows, columns[rows, slots]] = True

@@ -35,7 +35,7 @@ class UniformBins(Strategy):
         far = distance(view)
         low = far.masked_fill(~view.allowed, torch.inf).amin(1, keepdim=True)
         span = far.masked_fill(~view.allowed, -torch.inf).amax(1, keepdim=True) - low
-        place = ((far - low) / torch.where(span > 0, span, 1.0) * self.bins).floor()
-        place = place.masked_fill(~view.allowed, 0).clamp(min=0, max=self.bins - 1).long()
-        count = far.new_zeros(len(far), self.bins).scatter_add_(1, place, view.allowed.to(far.dtype))
-        return view.allowed / count.gather(1, place).clamp(min=1)
+        bin_index = ((far - low) / torch.where(span > 0, span, 1.0) * self.bins).floor()
+        bin_index = bin_index.masked_fill(~view.allowed, 0).clamp(min=0, max=self.bins - 1).long()
+        count = far.new_zeros(len(far), self.bins).scatter_add_(1, bin_index, view.allowed.to(far.dtype))
+        return view.allowed / count.gather(1, bin_index).clamp(min=1)

@@ -80,7 +80,7 @@ class ClassDataset(Dataset):
         data = cls(
             card, split, queries, images, groups, labels.content, files, missing, labels.remarks, part, pairs=pairs
         )
-        return data.loaded(None, labels.place)
+        return data.loaded(None, labels.folder)
 
     @property
     def redraws(self) -> bool:
@@ -140,7 +140,7 @@ class Labels:
         images: ids.
         captions: class of each image.
         kinds: kind of each image; training pairs stay within a kind; empty if there is only one.
-        place: folder that was read, for errors.
+        folder: that was read, for errors.
         content: hash of what was read.
         remarks: oddities found, one line each.
     """
@@ -148,7 +148,7 @@ class Labels:
     images: list[str]
     captions: list[str]
     kinds: list[str] = dataclasses.field(default_factory=list)
-    place: Path = Path()
+    folder: Path = Path()
     content: str = ""
     remarks: tuple[str, ...] = ()
     _relevant: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, init=False, repr=False)
@@ -232,7 +232,7 @@ class TrainingPairs:
     def targets(self) -> dict[Class, list[int]]:
         """Class -> indices of its images that may be targets."""
         images = enumerate(self.labels.images)
-        return group_pairs((self.classes[place], place) for place, image in images if image not in self.never_targets)
+        return group_pairs((self.classes[index], index) for index, image in images if image not in self.never_targets)
 
     @cached_property
     def members(self) -> dict[Class, list[tuple[Class, str]]]:
@@ -275,7 +275,7 @@ class TrainingPairs:
         images = self.labels.images
         captions = self.labels.captions
         language = self.language
-        sources = [place for place, source in enumerate(self.classes) if self.families[source]]
+        sources = [index for index, source in enumerate(self.classes) if self.families[source]]
         queries = []
         for number, source in enumerate(chance.choices(sources, k=count)):
             target = self._draw_target(source, chance)

@@ -122,7 +122,7 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
     if split != "test" or "target_img_id" in entry:
         target = _id(get(entry, "target_img_id", int, where), f"{where}: key 'target_img_id'")
         values = get(entry, "gt_img_ids", list, where)
-        truths = [_id(value, f"{where}: key 'gt_img_ids'[{place}]") for place, value in enumerate(values)]
+        truths = [_id(value, f"{where}: key 'gt_img_ids'[{number}]") for number, value in enumerate(values)]
         if target not in truths:
             raise DataError(f"{where}: key 'gt_img_ids': the target {target} is not among the ground truths")
         relevant = tuple(dict.fromkeys((target, *truths)))

@@ -60,7 +60,7 @@ class Fashion200K(ClassDataset):
         labels = _read_labels(reader, split)
         tests = partial(_test_queries, pairs=_read_queries(reader, labels) if split == "test" else [])
         files = _scan(reader, labels.images) if images else None
-        labels = dataclasses.replace(labels, place=reader.root, content=reader.content)
+        labels = dataclasses.replace(labels, folder=reader.root, content=reader.content)
         return cls.of_labels(CARD, split, labels, LANGUAGE, tests, files, allow_missing=options.allow_missing)
 
 
@@ -175,7 +175,7 @@ def _scan(reader: Reader, ids: Sequence[str]) -> ImageFiles:
     tops = {image.split("/", 1)[0] for image in ids}
 
     def key(path: PurePath) -> str:
-        start = next((place for place, part in enumerate(path.parts) if part in tops), 0)
+        start = next((index for index, part in enumerate(path.parts) if part in tops), 0)
         return without_extension(PurePath(*path.parts[start:]))
 
     return ImageFiles.scan(reader.root, key=key, files=reader.files, tree=TREE)

@@ -23,7 +23,7 @@ from negbench.metrics.fixed import KINDS
 from negbench.metrics.metric import Metric, precision, value_of_ranking
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
-from negbench.metrics.ranks import places
+from negbench.metrics.ranks import positions
 
 PAPER = "Psomas et al., Instance-Level Composed Image Retrieval, NeurIPS 2025"
 
@@ -102,10 +102,10 @@ class Icir(Dataset):
         """Rank a block, adding the authors' average precision: equal scores keep the order of the database."""
         right = self._right(block.rows, block.local, len(block.columns))
         scores = block.scores.float().cpu()
-        place = places(scores, torch.ones_like(right))[right]
+        position = positions(scores, torch.ones_like(right))[right]
         lengths = right.sum(1)
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        average_precision = trapezoid_average_precision(Ragged(place, offsets))
+        average_precision = trapezoid_average_precision(Ragged(position, offsets))
         return replace(super()._rank_block(block), values={OWN: average_precision})
 
     def _right(self, rows: Tensor, local: Tensor, width: int) -> Tensor:
@@ -128,7 +128,7 @@ class Icir(Dataset):
 
 
 def _rows(reader: Reader, name: str, *, texts_needed: bool) -> Iterator[tuple[str, str, str, str]]:
-    """Yield place, image, text and instance of every row; only a query must have a text."""
+    """Yield where it stands, image, text and instance of every row; only a query must have a text."""
     for where, line in reader.lines(reader.root / name):
         fields = [field.strip() for field in line.split(",")]
         image, text, instance = fields if len(fields) == 3 else ("", "", "")
@@ -139,12 +139,12 @@ def _rows(reader: Reader, name: str, *, texts_needed: bool) -> Iterator[tuple[st
 
 def _id(path: PurePath) -> str:
     """Return a path from its folder query or database on: tables and shards put other folders before it."""
-    start = next((place for place, part in enumerate(path.parts) if part in ("query", "database")), 0)
+    start = next((index for index, part in enumerate(path.parts) if part in ("query", "database")), 0)
     return "/".join(path.parts[start:])
 
 
 def _pictures_in(tar: Path) -> Iterator[tuple[str, Path]]:
-    """Yield id and place of every picture in a shard; KEY.json beside KEY.jpg says in `img_path` which it is."""
+    """Yield id and path of every picture in a shard; KEY.json beside KEY.jpg says in `img_path` which it is."""
     pictures: dict[str, Path] = {}
     names: dict[str, str] = {}
     try:

@@ -123,7 +123,7 @@ def _labels(reader: Reader, split: str) -> Labels:
             image = without_extension(relative_path(inside.as_posix(), str(folder)))
             captions[image] = f"{adjective} {noun}"
     content = hashlib.sha256(json.dumps(list(captions)).encode()).hexdigest()
-    return Labels(list(captions), list(captions.values()), place=folder, content=content)
+    return Labels(list(captions), list(captions.values()), folder=folder, content=content)
 
 
 # --- queries -----------------------------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ def list_(options: List) -> dict[str, Any]:
     documents = {kind: _document(kind, name) for kind in kinds}
     if output.wants_json():
         return documents
-    for place, (kind, document) in enumerate(documents.items()):
+    for number, (kind, document) in enumerate(documents.items()):
         if len(documents) > 1:
-            if place > 0:
+            if number > 0:
                 typer.echo()
             typer.echo(kind)
         if name is None:

@@ -27,7 +27,7 @@ Side = Literal["image", "query", "modification", "reference text", "target text"
 
 _SIDES: tuple[Side, ...] = ("image", "query", "modification", "reference text", "target text")
 _LEVELS = 2**16  # of a random number: four of them are cut from one of 64 bits
-_PLACES = 2**32  # of a row's stream that belong to each layer, four numbers each
+_COUNTERS = 2**32  # of a row's stream that belong to each layer, four numbers each
 _TORCH_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
@@ -59,7 +59,7 @@ class Rows:
         return cls(splitmix(key, ids))
 
     def pairs(self, rows: Tensor, texts: Tensor) -> "Rows":
-        """Return the rows of pairs: [C] int64 places among the rows and [C] among the texts they are crossed with."""
+        """Return the rows of pairs: [C] int64 indices of rows, and [C] of the texts that they are crossed with."""
         if self.crossed is None:
             raise NegbenchError("these rows are crossed with no texts: call cross_queries through negbench's Calls")
         rows = rows.to(self.streams.device)
@@ -152,9 +152,9 @@ class RowDropout(nn.Module):
     def _keep_mask(self, rows: Rows, x: Tensor, level: int) -> Tensor:
         """Return bool of the shape of x: which numbers stay."""
         size = x[:1].numel()
-        first = self.layer * _PLACES
-        places = torch.arange(first, first + -(-size // 4), device=x.device)
-        numbers = splitmix(rows.streams[:, None], places).view(torch.int16)  # in [-2^15, 2^15)
+        first = self.layer * _COUNTERS
+        counters = torch.arange(first, first + -(-size // 4), device=x.device)
+        numbers = splitmix(rows.streams[:, None], counters).view(torch.int16)  # in [-2^15, 2^15)
         return (numbers >= level - _LEVELS // 2)[:, :size].reshape(x.shape)
 
 

@@ -122,9 +122,9 @@ class RowSource(ABC):
         if bool(in_memory.all()):
             return self._rows_in_memory(index)
         for reading in self._readings:
-            place = _places(reading.index, index)
-            if bool((place >= 0).all()):
-                return _select(self._values(reading), place)
+            position = _positions_in(reading.index, index)
+            if bool((position >= 0).all()):
+                return _select(self._values(reading), position)
         return self._gather(index, in_memory)
 
     def _gather(self, index: Tensor, in_memory: Tensor) -> Tensor:
@@ -134,15 +134,15 @@ class RowSource(ABC):
         if bool(in_memory.any()):
             parts.append((in_memory, self._rows_in_memory(index[in_memory])))
         for reading in self._readings:
-            place = _places(reading.index, index)
-            read_ahead = (place >= 0) & lacking
+            position = _positions_in(reading.index, index)
+            read_ahead = (position >= 0) & lacking
             if bool(read_ahead.any()):
-                parts.append((read_ahead, _select(self._values(reading), place[read_ahead])))
+                parts.append((read_ahead, _select(self._values(reading), position[read_ahead])))
                 lacking &= ~read_ahead
         if bool(lacking.any()):
             positions = index[lacking]
             reading = self._start(_each_once(positions))
-            parts.append((lacking, _select(self._values(reading), _places(reading.index, positions))))
+            parts.append((lacking, _select(self._values(reading), _positions_in(reading.index, positions))))
         last, values_of_last = parts[-1]
         if bool(last.all()):
             return values_of_last
@@ -190,12 +190,12 @@ class RowSource(ABC):
 
     def _fill_in_threads(self, index: Tensor, out: Tensor) -> list[Future[None]]:
         """Let threads write these images to the rows of `out`, some neighbours at a time."""
-        places = index.argsort().split(self._at_once)
-        return [self._threads().submit(self._fill_some, index, part.tolist(), out) for part in places]
+        parts = index.argsort().split(self._at_once)
+        return [self._threads().submit(self._fill_some, index, part.tolist(), out) for part in parts]
 
-    def _fill_some(self, index: Tensor, places: list[int], out: Tensor) -> None:
-        for place in places:
-            self._fill(int(index[place]), out[place])
+    def _fill_some(self, index: Tensor, rows: list[int], out: Tensor) -> None:
+        for row in rows:
+            self._fill(int(index[row]), out[row])
 
     def _finish(self, buffer: Tensor, tasks: Sequence[Future[None]]) -> tuple[Tensor, torch.cuda.Event | None]:
         """Wait for the images, in a thread of the pool, whose earlier tasks they are; send them on their way."""
@@ -228,8 +228,8 @@ def _each_once(index: Tensor) -> Tensor:
     return index if len(distinct) == len(index) else distinct
 
 
-def _places(numbers: Tensor, index: Tensor) -> Tensor:
-    """Return the place of each of `index` [n] among distinct numbers [m], or -1."""
+def _positions_in(numbers: Tensor, index: Tensor) -> Tensor:
+    """Return the position of each of `index` [n] among distinct numbers [m], or -1."""
     if torch.equal(numbers, index):
         return torch.arange(len(index))
     ordered, order = numbers.sort()
@@ -237,13 +237,13 @@ def _places(numbers: Tensor, index: Tensor) -> Tensor:
     return torch.where(ordered[at] == index, order[at], -1)
 
 
-def _select(values: Tensor, place: Tensor) -> Tensor:
-    """Return `values[place]`; a view where the places follow each other."""
-    first = int(place[0])
-    count = len(place)
-    if torch.equal(place, torch.arange(first, first + count)):
+def _select(values: Tensor, position: Tensor) -> Tensor:
+    """Return `values[position]`; a view where the positions follow each other."""
+    first = int(position[0])
+    count = len(position)
+    if torch.equal(position, torch.arange(first, first + count)):
         return values[first : first + count]
-    return values.index_select(0, place.to(values.device))
+    return values.index_select(0, position.to(values.device))
 
 
 def read_ahead(
@@ -360,13 +360,13 @@ class MappedRows:
         """Write row `row` to `out` [L, C], contiguous, on the CPU."""
         number = int(torch.searchsorted(self._ends, row, right=True))
         shard = self._shards[number]
-        place = row - self._starts[number]
+        row_in_shard = row - self._starts[number]
         file = self._files[number]
         if file is None:
-            out.copy_(shard.rows[place])
+            out.copy_(shard.rows[row_in_shard])
             return
         target = memoryview(out.view(-1).view(torch.uint8).numpy().data)
-        start = shard.offset + place * len(target)
+        start = shard.offset + row_in_shard * len(target)
         done = 0
         while done < len(target):
             count = os.preadv(file, [target[done:]], start + done)
@@ -408,8 +408,8 @@ class StoredFeatures(RowSource):
         self._rows = rows
         self._position = position  # [N] the stored row of each; those of equal pictures are the same
         rows_stored, inverse = position.unique(return_inverse=True)
-        places = torch.arange(len(position))
-        first = torch.full_like(rows_stored, len(position)).scatter_reduce_(0, inverse, places, "amin")
+        positions = torch.arange(len(position))
+        first = torch.full_like(rows_stored, len(position)).scatter_reduce_(0, inverse, positions, "amin")
         self._firsts = first.sort().values  # [U] the first position of each stored row
         self._number = first.argsort().argsort()[inverse]  # [N] which of these a position is
         self._table: Tensor | None = None  # the first of them that are held
@@ -456,12 +456,12 @@ class StoredFeatures(RowSource):
         table = torch.empty(count, *self.shape, dtype=self.dtype, device=self.device)
         step = max(1, _LOAD_BYTES // self.image_bytes)
         for first in range(0, count, step):
-            place = slice(first, min(first + step, count))
-            rows = table[place] if self.device.type == "cpu" else self._buffer(place.stop - first)
-            for task in self._fill_in_threads(self._firsts[place], rows):
+            block = slice(first, min(first + step, count))
+            rows = table[block] if self.device.type == "cpu" else self._buffer(block.stop - first)
+            for task in self._fill_in_threads(self._firsts[block], rows):
                 task.result()
             if self.device.type != "cpu":
-                table[place] = rows.to(self.device)
+                table[block] = rows.to(self.device)
         self._table = table
 
     def __getitem__(self, index: Tensor) -> Tensor:
@@ -485,7 +485,7 @@ class StoredFeatures(RowSource):
 
 
 class PictureSource(RowSource):
-    """Pictures, decoded anew at each call, for a tower that trains: [n, C, H, W] by place in `file`.
+    """Pictures, decoded anew at each call, for a tower that trains: [n, C, H, W] by position in `file`.
 
     Args:
         backbone: its `transform` makes tensors of pictures; called in threads.

@@ -1,6 +1,6 @@
 """Data shared by a grid's runs: splits, stored features, tokenised texts, backbones; and the negatives allowed.
 
-This is the one place that decides how a split is carved and which images or batch members are allowed as negatives, for
+This file alone decides how a split is carved and which images or batch members are allowed as negatives, for
 run, plan, audit, report and study alike. A scene depends on the data set and on the backbone's frozen part, never on a
 strategy or a loss. Images are encoded once per (frozen weights, preprocessing, image set).
 """
@@ -269,9 +269,9 @@ class Features:
         values = self.source(rows)
         return values if self.frozen else backbone.image_features(values)
 
-    def blocks(self, backbone: Backbone, rows: Tensor, places: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each block of int64 places among rows, and its `features`; the next ones are read meanwhile."""
-        for block in read_ahead(self.source, places, lambda block: [rows[block]]):
+    def blocks(self, backbone: Backbone, rows: Tensor, positions: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each block of int64 positions among rows, and its `features`; the next ones are read meanwhile."""
+        for block in read_ahead(self.source, positions, lambda block: [rows[block]]):
             yield block, self.features(backbone, rows[block])
 
 

@@ -97,8 +97,8 @@ class Galleries:
             inside = len(columns) == 0 or (int(columns.min()) >= 0 and int(columns.max()) < len(self.images))
             if columns.dtype != torch.int64 or not inside or len(torch.unique(columns)) != len(columns):
                 raise DataError(f"{self.card.name} {self.split}: group '{name}' has repeated or invalid columns")
-        places = zip(self.group_index.tolist(), self.target_columns.tolist(), strict=True)
-        for query, (group, target) in zip(self.queries, places, strict=True):
+        pairs = zip(self.group_index.tolist(), self.target_columns.tolist(), strict=True)
+        for query, (group, target) in zip(self.queries, pairs, strict=True):
             if group < 0:
                 raise DataError(f"{self.card.name} {self.split}: query {query.id} has unknown group '{query.group}'")
             if query.target is not None and (target < 0 or not self._members[group, target]):
@@ -256,7 +256,7 @@ class Galleries:
             columns: [n] int64 into `images`.
 
         Returns:
-            [b, n] int8: 1 + the place of the kind in `KINDS`, 0 for an image that is no judged negative.
+            [b, n] int8: 1 + the index of the kind in `KINDS`, 0 for an image that is no judged negative.
         """
         if self.attribute_codes is not None:
             if self._kind_table is None:
@@ -266,9 +266,9 @@ class Galleries:
                 return of_rows
             return of_rows.index_select(1, columns)
         table = torch.zeros(len(rows), len(self.images), dtype=torch.int8)
-        for place, row in enumerate(rows.tolist()):
+        for index, row in enumerate(rows.tolist()):
             wrong = self._wrong_columns[row]
-            table[place, list(wrong)] = torch.tensor(list(wrong.values()), dtype=torch.int8)
+            table[index, list(wrong)] = torch.tensor(list(wrong.values()), dtype=torch.int8)
         return table[:, columns]
 
     @cached_property
@@ -457,9 +457,9 @@ class Galleries:
                     best = top_columns(scores, k, mask(rows, local, len(columns))).cpu()
                 width = best.shape[1]
                 exists = best >= 0
-                place = best.clamp(min=0)
-                top[rows, :width] = torch.where(exists, columns[place], -1)
-                values[rows, :width] = scores.float().cpu().gather(1, place).where(exists, -torch.inf)
+                position = best.clamp(min=0)
+                top[rows, :width] = torch.where(exists, columns[position], -1)
+                values[rows, :width] = scores.float().cpu().gather(1, position).where(exists, -torch.inf)
         return Top(top, values)
 
     def _blocks(self, score_block: ScoreBlock, block: int | None) -> Iterator[Block]:

@@ -385,13 +385,13 @@ def one_spelling(names: Sequence[str], ids: Iterable[str]) -> list[str]:
     return [name if counts[match] > 1 else match for name, match in zip(names, matches, strict=True)]
 
 
-def check_names(names: Iterable[str], places: Iterable[object]) -> None:
-    """Raise DataError where two names are of one place: a file, or a row of embeddings."""
+def check_names(names: Iterable[str], sources: Iterable[object]) -> None:
+    """Raise DataError where two names are of one source: a file, or a row of embeddings."""
     first: dict[object, str] = {}
-    for name, place in zip(names, places, strict=True):
-        if first.setdefault(place, name) != name:
+    for name, source in zip(names, sources, strict=True):
+        if first.setdefault(source, name) != name:
             raise DataError(
-                f"{short_repr(first[place])} and {short_repr(name)} are one image, {place}: write one name for it"
+                f"{short_repr(first[source])} and {short_repr(name)} are one image, {source}: write one name for it"
             )
 
 

@@ -28,10 +28,10 @@ _LIST = re.compile(r"\s*(\[.*\]|\{.*\}|\(.*,.*\))\s*", re.DOTALL)
 
 @dataclass(frozen=True)
 class FileRow:
-    """One row: `values` by column, or by place ("0", "1", ...) where the file names none.
+    """One row: `values` by column, or by index ("0", "1", ...) where the file names none.
 
-    `where` is its place in the file, for errors; `number` its last line, or its place in an array or a table, from 1;
-    `cells` says that every value is a text.
+    `where` names it in errors, by file and line; `number` is its last line, or its position in an array or a table,
+    from 1; `cells` says that every value is a text.
     """
 
     where: str
@@ -39,8 +39,8 @@ class FileRow:
     values: dict[str, Any]
     cells: bool = False
 
-    def place(self, column: str) -> str:
-        """Return the place of a column, for errors."""
+    def where_of(self, column: str) -> str:
+        """Name a column of this row, for errors."""
         return f"{self.where}, column '{column}'"
 
     def entries(self, column: str, value: Any) -> list[Any]:
@@ -53,7 +53,7 @@ class FileRow:
         if isinstance(value, str) and self.cells and not _LIST.fullmatch(value):
             value = [part.strip() for part in value.split(SEPARATOR) if part.strip()]
         if not isinstance(value, list | None):
-            raise DataError(f'{self.place(column)}: expected a list, got {short_repr(value)}: write ["a", "b"]')
+            raise DataError(f'{self.where_of(column)}: expected a list, got {short_repr(value)}: write ["a", "b"]')
         return value or []
 
 
@@ -234,9 +234,9 @@ def _rows_of_lists(data: Mapping[str, Any], path: Path) -> list[Any] | None:
 
 
 def _values(row: Any, where: str) -> dict[str, Any]:
-    """Return the values of a row by column, or by place if it is a list."""
+    """Return the values of a row by column, or by index if it is a list."""
     if isinstance(row, list):
-        return {str(place): value for place, value in enumerate(row)}
+        return {str(index): value for index, value in enumerate(row)}
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected an object, got {short_repr(row)}")
     return row
@@ -263,10 +263,10 @@ def _cells(text: str, path: Path, header: bool) -> Iterator[FileRow]:
             if not any(cell.strip() for cell in cells):
                 continue
             if not names:
-                places = [str(place) for place in range(len(cells))]
+                indices = [str(index) for index in range(len(cells))]
                 # pandas writes a header of numbers for a table without names
-                is_header = header or cells == places
-                names = [cell.strip() for cell in cells] if is_header else places
+                is_header = header or cells == indices
+                names = [cell.strip() for cell in cells] if is_header else indices
                 _check_once(names, f"{path}: line {number}")
                 if is_header:
                     continue

@@ -27,7 +27,7 @@ PATHS = "paths"  # no column: a table of image paths by id
 
 @dataclass(frozen=True)
 class TripletRow:
-    """One triplet, checked. `where` is its place in the file, `number` as in `FileRow`, run on over several files."""
+    """One triplet, checked. `where` names it in errors, `number` as in `FileRow`, run on over several files."""
 
     where: str
     number: int
@@ -105,7 +105,7 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
     present: dict[str, None] = {}  # columns of any file
     form = _Form(file_columns, paths)
     for file in files:
-        file_rows = read_rows(file, header=not form.by_place)
+        file_rows = read_rows(file, header=not form.by_index)
         if not file_rows:
             raise DataError(f"{file}: it contains no triplet")
         form.check(file, file_rows)
@@ -136,7 +136,7 @@ def has_columns(file: Path, columns: str = "") -> bool:
         file_columns = _names_of_columns(columns)
         file_columns.pop(PATHS, "")
         form = _Form(file_columns, {})
-        form.check(file, read_rows(file, header=not form.by_place))
+        form.check(file, read_rows(file, header=not form.by_index))
     except NegbenchError:
         return False
     return True
@@ -150,8 +150,8 @@ def _read_paths(file: Path, id_column: str, path_column: str) -> dict[str, str]:
             raise DataError(f"{file}: no column {short_repr(column)} for {PATHS} ({_has(rows)})")
     paths: dict[str, str] = {}
     for row in rows:
-        name = _string(at(row.values, id_column), row.place(id_column))
-        path = _string(at(row.values, path_column), row.place(path_column))
+        name = _string(at(row.values, id_column), row.where_of(id_column))
+        path = _string(at(row.values, path_column), row.where_of(path_column))
         if paths.setdefault(name, path) != path:
             raise DataError(
                 f"{row.where}: {short_repr(name)} is {short_repr(paths[name])} in another row: leave one out"
@@ -227,8 +227,8 @@ class _Form:
     spelled: dict[str, str] = field(default_factory=dict)
 
     @property
-    def by_place(self) -> bool:
-        """Whether columns are named by their places only."""
+    def by_index(self) -> bool:
+        """Whether columns are named by their indices only."""
         return bool(self.columns) and all(re.fullmatch(r"\[?\d+\]?", path) for path in self.columns.values())
 
     def path(self, column: str) -> str:
@@ -250,10 +250,10 @@ class _Form:
             name = self.columns.get(column)
             if name is not None and (is_picture(name) or any(at(row.values, name) == name for row in rows)):
                 likely.append(name)
-        by_place = "name the columns by place, as reference=0,target=1,text=2"
-        cells = rows[0].cells and not self.by_place
+        advice = "name the columns by place, as reference=0,target=1,text=2"
+        cells = rows[0].cells and not self.by_index
         if cells and likely:
-            raise DataError(f"{file}: line 1 is a row, as it holds {short_repr(likely[0])}, and no header: {by_place}")
+            raise DataError(f"{file}: line 1 is a row, as it holds {short_repr(likely[0])}, and no header: {advice}")
         if lacking:
             descriptions = []
             unnamed = []
@@ -269,7 +269,7 @@ class _Form:
                 setting = ",".join(unnamed)
                 mend = f": name them with --columns {setting} (init, embed) or --set dataset.columns={setting}"
             if cells and {*lacking} <= {*REQUIRED}:
-                mend += f"; if its first line is a row, {by_place}"
+                mend += f"; if its first line is a row, {advice}"
             raise DataError(f"{file}: no column {', '.join(descriptions)} ({_has(rows)}){mend}")
 
     # --- rows ----------------------------------------------------------------------------------------------------
@@ -282,7 +282,8 @@ class _Form:
         if others:
             path = self.path("reference")
             raise DataError(
-                f"{row.place('reference')} lists {1 + len(others)} images: take one, as --columns reference={path}[0]"
+                f"{row.where_of('reference')} lists {1 + len(others)} images: "
+                f"take one, as --columns reference={path}[0]"
             )
         relevant = self._images(row, "relevant")
         split = self._optional(row, "split")
@@ -309,7 +310,8 @@ class _Form:
             for image in self._images(row, column):
                 before = "relevant" if image in right else kinds.get(image, "unspecified")
                 if before not in ("unspecified", kind):
-                    raise DataError(f"{row.place(column)}: {short_repr(image)} is {before}, too: leave it out of one")
+                    where = row.where_of(column)
+                    raise DataError(f"{where}: {short_repr(image)} is {before}, too: leave it out of one")
                 kinds[image] = kind
         return tuple((kind, image) for image, kind in kinds.items())
 
@@ -321,24 +323,24 @@ class _Form:
         required = column in REQUIRED or (column == "id" and "id" in self.columns)
         if required and unwritten(value) in (None, []):
             filled = [name for name, content in row.values.items() if content]
-            raise DataError(f"{row.place(column)} is missing (it has {short_repr(filled)})")
+            raise DataError(f"{row.where_of(column)} is missing (it has {short_repr(filled)})")
         return value
 
     def _optional(self, row: FileRow, column: str) -> str | None:
         """Return the text of a column; None if it has none."""
         value = self._value(row, column)
-        return None if value is None else _string(value, row.place(column))
+        return None if value is None else _string(value, row.where_of(column))
 
     def _texts(self, row: FileRow, column: str = "text") -> tuple[str, ...]:
         """Return the texts in a column: one, or those of a list."""
         value = self._value(row, column)
-        place = row.place(column)
+        where = row.where_of(column)
         if value in (None, "", []):
             return ()
         parts = unwritten(value)
         if isinstance(parts, list) and (parts is value or any(isinstance(part, str | list) for part in parts)):
-            return tuple(_string(part, place) for part in parts)
-        return (_string(value, place),)
+            return tuple(_string(part, where) for part in parts)
+        return (_string(value, where),)
 
     def _images(self, row: FileRow, column: str) -> tuple[str, ...]:
         """Return the images in a column: one, or those of a list."""
@@ -351,18 +353,18 @@ class _Form:
         return (self._image(value, row, column),)
 
     def _image(self, value: Any, row: FileRow, column: str) -> str:
-        place = row.place(column)
+        where = row.where_of(column)
         if isinstance(value, bytes) or (isinstance(value, dict) and value.get("bytes")):
             raise DataError(
-                f"{place} holds a picture, not its name: write files, as `for n, row in enumerate(rows): "
+                f"{where} holds a picture, not its name: write files, as `for n, row in enumerate(rows): "
                 "open(f'{n}.jpg', 'wb').write(row['reference']['bytes']); row['reference'] = f'{n}.jpg'`"
             )
         if isinstance(value, dict) and "path" in value:
             value = value["path"]
-        name = _string(value, place)
+        name = _string(value, where)
         if row.cells:
             name = re.sub(r"^(\d+)\.0$", r"\1", name)  # as pandas writes whole numbers with a gap
-        image = _image(_string(self.paths.get(name, name), place), place, self.folders)
+        image = _image(_string(self.paths.get(name, name), where), where, self.folders)
         if image != name:
             self.spelled.setdefault(image, name)
         return image
@@ -381,8 +383,8 @@ def _string(value: Any, where: str) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if not isinstance(value, str):
-        by_place = "; take one by its place, as NAME[0]" if isinstance(value, list) else ""
-        raise DataError(f"{where}: expected a string, got {short_repr(value)}{by_place}")
+        advice = "; take one by its place, as NAME[0]" if isinstance(value, list) else ""
+        raise DataError(f"{where}: expected a string, got {short_repr(value)}{advice}")
     if not value.strip():
         raise DataError(f"{where}: is empty")
     try:
@@ -428,8 +430,8 @@ def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRo
         raise DataError(f"{first[None].where}, column 'split' is missing: other rows have one")
     names = [name for name in VAL if name in first] or ["dev"]
     if len(names) > 1:
-        places = [f"{name!r} ({first[name].where})" for name in names[:2]]
-        raise DataError(f"{' and '.join(places)} both name the split val: rename one, or leave it out")
+        descriptions = [f"{name!r} ({first[name].where})" for name in names[:2]]
+        raise DataError(f"{' and '.join(descriptions)} both name the split val: rename one, or leave it out")
     (val_name,) = names
     new_names: dict[str | None, str | None] = {val_name: "val"}
     if by_name and val_name not in first:

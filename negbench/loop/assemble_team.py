@@ -41,7 +41,7 @@ class TeamTask:
     Attributes:
         run: the run.
         folder: its folder.
-        team: the helper's place.
+        team: the helper's number, and how many processes there are.
         meeting: a file by which the processes find each other.
         plan, precision: how steps are computed.
     """
@@ -85,8 +85,8 @@ def assemble_team(run: OpenRun, folder: RunFolder) -> Iterator[Team]:
         yield ALONE
         return
     planned = PlannedRun(**{name: getattr(run, name) for name in PlannedRun.__dataclass_fields__})
-    with tempfile.TemporaryDirectory(prefix="negbench-") as place:
-        meeting = Path(place) / "meeting"
+    with tempfile.TemporaryDirectory(prefix="negbench-") as temporary:
+        meeting = Path(temporary) / "meeting"
         teams = [Team(number, count) for number in range(count)]
         tasks = [TeamTask(planned, folder.path, team, meeting, run.step_plan, run.precision.name) for team in teams[1:]]
         helpers = [start_helper(task) for task in tasks]

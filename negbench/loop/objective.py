@@ -131,14 +131,14 @@ class _Others:
         scores: [B, B M].
         mask: [B, B M] bool, which are a query's further negatives; False for its own draws.
         tokens: [K, T, D] of the different images among them.
-        place: [B M] int64, where each one's tokens are.
+        token_rows: [B M] int64, the row of each one's tokens.
     """
 
     columns: Tensor
     scores: Tensor
     mask: Tensor
     tokens: Tensor
-    place: Tensor
+    token_rows: Tensor
 
 
 @dataclass(frozen=True)
@@ -450,13 +450,13 @@ class Objective(nn.Module):
             queries: their queries.
             targets: [B, T, D] tokens of their targets.
             images: what was embedded.
-            position: [B, M] place of each draw among `images`.
+            position: [B, M] index of each draw among `images`.
         """
         if not shares_draws(self.strategy):
             return None
         split = self.scene.train
         rows = batch.rows
-        used, place = position.flatten().unique(return_inverse=True)
+        used, token_rows = position.flatten().unique(return_inverse=True)
         columns = images.columns[used]
         tokens = images.tokens[used.to(images.tokens.device)]
         scores = relevance(queries.query, tokens)
@@ -476,10 +476,10 @@ class Objective(nn.Module):
             allowed &= self.filters.keep(view)[:, 1:].to(allowed.device)
         query = torch.arange(len(rows))
         drawn_for = query.repeat_interleave(position.shape[1])
-        mask = allowed[:, place] & (drawn_for[None, :] != query[:, None])
-        columns = columns[place]
-        place = place.to(scores.device)
-        return _Others(columns, scores[:, place], mask.to(scores.device), tokens, place)
+        mask = allowed[:, token_rows] & (drawn_for[None, :] != query[:, None])
+        columns = columns[token_rows]
+        token_rows = token_rows.to(scores.device)
+        return _Others(columns, scores[:, token_rows], mask.to(scores.device), tokens, token_rows)
 
     def _count_shared(self, batch: Batch, others: _Others) -> Tensor | None:
         """Return `StepResult.shared`."""
@@ -699,7 +699,7 @@ class Objective(nn.Module):
             positive: [B] scores of the targets.
             slots: negatives by slot.
             extras: holds the scores of the candidates.
-            used: places of the candidates that are a query's target or a negative, too.
+            used: indices of the candidates that are a query's target or a negative, too.
         """
         home = slots["target"] if "target" in slots else next(iter(slots.values()))
         assert extras.candidates is not None
@@ -735,7 +735,7 @@ def _aspects_of_draws(
         embeddings = sub.embeddings.float()
         parts = [paired_relevance(embeddings, tokens)]
         if others is not None:
-            parts.append(relevance(embeddings, others.tokens)[:, others.place])
+            parts.append(relevance(embeddings, others.tokens)[:, others.token_rows])
         if choice is not None and "target" in choice.slots:
             parts.append(relevance(embeddings, tokens[:, 0]))
         scores = torch.cat(parts, dim=1)
@@ -753,5 +753,5 @@ def _rows_of(table: Tensor, index: Tensor) -> Tensor:
 def _first_of_each(columns: Tensor) -> tuple[Tensor, Tensor]:
     """Return the [C] distinct int64 columns among [B], and the [C] position of each one's first occurrence."""
     distinct, position = torch.unique(columns, return_inverse=True)
-    places = torch.arange(len(columns))
-    return distinct, torch.full_like(distinct, len(columns)).scatter_reduce_(0, position, places, "amin")
+    indices = torch.arange(len(columns))
+    return distinct, torch.full_like(distinct, len(columns)).scatter_reduce_(0, position, indices, "amin")

@@ -35,7 +35,7 @@ def regime_epochs(config: ResolvedConfig, phases: Iterable[Phase]) -> set[int]:
     epochs = sorted({0, *refreshes})
     last = len(epochs) - 1
     count = min(len(epochs), _REGIME_CARDS)
-    return {epochs[round(last * place / max(1, count - 1))] for place in range(count)}
+    return {epochs[round(last * number / max(1, count - 1))] for number in range(count)}
 
 
 def note_regime(now: ModelCache, record_point: RecordPoint) -> None:

@@ -253,7 +253,7 @@ class TrainingCalls(Calls):
                 self.team.add_up_gradient(leaf)
         if all(leaf.grad is None for leaf in call.leaves):
             return
-        for place, (part, tensors) in enumerate(zip(call.parts, call.outputs, strict=True)):
+        for number, (part, tensors) in enumerate(zip(call.parts, call.outputs, strict=True)):
             if tensors is None:
                 with call.autocast:
                     tensors = call.make(part)
@@ -261,7 +261,7 @@ class TrainingCalls(Calls):
             gradients = list[Tensor]()
             for output, leaf in zip(tensors, call.leaves, strict=True):
                 # a number is the same in every part, and its gradient counts once
-                once = leaf.ndim > 0 or (place == 0 and self.team.first)
+                once = leaf.ndim > 0 or (number == 0 and self.team.first)
                 if once and output.requires_grad and leaf.grad is not None:
                     outputs.append(output)
                     gradients.append(leaf.grad[part] if leaf.ndim else leaf.grad)

@@ -474,8 +474,8 @@ def check_links(folder: Path) -> None:
     A run, comparison or study from somebody else may hold such links; writing through one would change another file.
     """
     paths = [folder]
-    for place, folders, names in os.walk(folder):
-        paths += [Path(place, name) for name in (*folders, *names)]
+    for parent, folders, names in os.walk(folder):
+        paths += [Path(parent, name) for name in (*folders, *names)]
     for path in paths:
         if path.is_symlink() and not path.resolve().is_relative_to(folder.parent.resolve()):
             raise NegbenchError(f"{path} is a link that leads out of {folder.parent}: replace it by what it leads to")

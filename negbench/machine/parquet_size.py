@@ -63,15 +63,15 @@ def unpacked_size(open_file: Callable[[], Any], file: ParquetFile, columns: Sequ
     lengths_wanted: list[str] = []
     batch = ROWS
     with open_file() as source:
-        for place in range(file.metadata.num_columns):
-            column = file.metadata.schema.column(place)
+        for column_index in range(file.metadata.num_columns):
+            column = file.metadata.schema.column(column_index)
             if columns is not None and not _is_among(column.path, columns):
                 continue
             texts_at_most = largest_group = largest_batch = 0
             in_batches = True
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
-                pages = read_pages(source, group.column(place))
+                pages = read_pages(source, group.column(column_index))
                 values = max(pages.values, group.num_rows)  # Arrow makes room for as many as the footer tells
                 largest_group = max(largest_group, values)
                 batches = max(1, group.num_rows // ROWS)
@@ -212,13 +212,13 @@ class _Header:
         return byte[0]
 
     def _unsigned(self) -> int:
-        number = place = 0
-        while place < 35:
+        number = shift = 0
+        while shift < 35:
             byte = self._byte()
-            number |= (byte & 127) << place
+            number |= (byte & 127) << shift
             if byte < 128:
                 return number
-            place += 7
+            shift += 7
         raise PagesError("a number of more than 32 bits in a page's header")
 
     def _signed(self) -> int:
@@ -248,11 +248,11 @@ def _text_bytes(array: Any) -> Iterator[int]:
 
     if pa.types.is_dictionary(array.type):
         lengths = pc.fill_null(pc.binary_length(array.dictionary), 0).to_numpy(zero_copy_only=False)
-        places = array.indices.drop_null().to_numpy(zero_copy_only=False)
-        yield int(lengths.astype(np.int64)[places].sum()) if len(lengths) else 0
+        codes = array.indices.drop_null().to_numpy(zero_copy_only=False)
+        yield int(lengths.astype(np.int64)[codes].sum()) if len(lengths) else 0
     elif pa.types.is_struct(array.type):
-        for place in range(array.type.num_fields):
-            yield from _text_bytes(array.field(place))
+        for index in range(array.type.num_fields):
+            yield from _text_bytes(array.field(index))
     elif pa.types.is_map(array.type):
         yield from _text_bytes(array.keys)
         yield from _text_bytes(array.items)

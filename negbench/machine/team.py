@@ -21,7 +21,7 @@ class Team:
     """This process among those of a run; a run of one process is a team, too, which sends nothing.
 
     Attributes:
-        number: its place, 0 .. count - 1.
+        number: 0 .. count - 1; 0 is the first.
         count: how many there are.
     """
 

@@ -123,9 +123,9 @@ def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other:
 
 
 @compiled
-def _place(counts: Any, place: Any, k: Any, before: Any) -> Any:
-    """Return the bin, k or a later one, that holds a place of the descending order, and how many scores precede it."""
-    while before + counts[k] <= place:
+def _bin_of(counts: Any, position: Any, k: Any, before: Any) -> Any:
+    """Return the bin, k or a later one, with this position of the descending order, and how many scores precede it."""
+    while before + counts[k] <= position:
         before += counts[k]
         k += 1
     return k, before
@@ -144,14 +144,14 @@ def _above(ranked: Any, value: Any) -> Any:
 def _edges(
     scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any, start: Any, stop: Any, count: Any, edges: Any
 ) -> Any:
-    """Write the scores at the places stop - 1 and start to `edges` [2], as low and high.
+    """Write the scores at the positions stop - 1 and start to `edges` [2], as low and high.
 
     Returns (skip, take): of the images at the high score, the first `skip` by column are outside the window; of those
     at the low score, the first `take` are inside. (-1, -1) if a bin is too full to sort.
     """
     _counts(scores, eligible, ends, bin_of, counts)
-    upper, before = _place(counts, start, 0, 0)
-    lower, ahead = _place(counts, stop - 1, upper, before)
+    upper, before = _bin_of(counts, start, 0, 0)
+    lower, ahead = _bin_of(counts, stop - 1, upper, before)
     if (start > 0 and counts[upper] > _CROWD) or (stop < count and counts[lower] > _CROWD):
         return -1, -1
     edges[0] = ends[0]
@@ -192,7 +192,7 @@ def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
 
 @compiled
 def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen: Any, unresolved: Any) -> None:
-    """Choose the eligible images at the places start, ..., stop - 1 ([B] each) of the descending order."""
+    """Choose the eligible images at the positions start, ..., stop - 1 ([B] each) of the descending order."""
     bin_of = np.empty(_AT_ONCE, np.int32)
     counts = np.empty(_BINS + _OUTSIDE, np.uint32)
     ends = np.empty(2, np.float32)
@@ -302,7 +302,7 @@ def _between(scores: Any, eligible: Any, edges: Any, order: Any, certain: Any, a
 
 @compiled
 def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any, unresolved: Any) -> None:
-    """Choose the images between the first neighbours, by descending drop, that lie more than `apart` places apart.
+    """Choose the images between the first neighbours, by descending drop, that lie more than `apart` positions apart.
 
     The largest drops span empty bins: drops across the longest runs of empty bins are compared exactly, and the bins
     bound all other drops.

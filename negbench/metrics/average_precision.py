@@ -46,22 +46,22 @@ def average_precision_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
     return total / lengths.clamp(max=k)
 
 
-def trapezoid_average_precision(places: Ragged) -> Tensor:
+def trapezoid_average_precision(positions: Ragged) -> Tensor:
     r"""Average precision by the trapezoidal rule, as the code of i-CIR computes it (Psomas et al., NeurIPS 2025).
 
     .. math:: AP_i = \frac{1}{2 (n_i + 10^{-5})} \sum_{j=0}^{n_i - 1} \left(\frac{j}{p_j} + \frac{j+1}{p_j + 1}\right)
 
-    over the places p of the right images, from 0 and ascending; j / p is 1 at the first place.
+    over the positions p of the right images, from 0 and ascending; j / p is 1 at the first position.
 
     Args:
-        places: Q rows of distinct places.
+        positions: Q rows of distinct positions.
 
     Returns:
         [Q] float64, at most n / (n + 1e-5); 0 for a query without a right image.
     """
-    place = sorted_rows(places).values.double()
-    row = torch.arange(len(places)).repeat_interleave(places.lengths)
-    before = (torch.arange(len(place)) - places.offsets[row]).double()
-    heights = torch.where(place > 0, before / place.clamp(min=1), 1.0) + (before + 1) / (place + 1)
-    sums = torch.zeros(len(places), dtype=torch.float64).index_add_(0, row, heights)
-    return sums / (2 * (places.lengths.double() + 1e-5))
+    position = sorted_rows(positions).values.double()
+    row = torch.arange(len(positions)).repeat_interleave(positions.lengths)
+    before = (torch.arange(len(position)) - positions.offsets[row]).double()
+    heights = torch.where(position > 0, before / position.clamp(min=1), 1.0) + (before + 1) / (position + 1)
+    sums = torch.zeros(len(positions), dtype=torch.float64).index_add_(0, row, heights)
+    return sums / (2 * (positions.lengths.double() + 1e-5))

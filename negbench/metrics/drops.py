@@ -14,36 +14,36 @@ _WALK = 16  # drops among which the first neighbours that lie apart are looked f
 
 
 def drops(ranked: Tensor, first: Tensor | int, count: Tensor) -> Tensor:
-    r"""Drop after each place of a sorted row (QuRe eq. 5).
+    r"""Drop after each position of a sorted row (QuRe eq. 5).
 
     .. math:: d_p = s_p - s_{p+1}, \quad first \le p < first + count - 1
 
     Args:
         ranked: [B, N] float scores of either sign, by descending score.
-        first: [B, 1] int64 or one number, the 0-based place of the first image below the target.
-        count: [B, 1] int64, images below the target; the last of them is at place first + count - 1.
+        first: [B, 1] int64 or one number, the 0-based position of the first image below the target.
+        count: [B, 1] int64, images below the target; the last of them is at position first + count - 1.
 
     Returns:
-        [B, N - 1]; -1, which no drop can be, at every other place.
+        [B, N - 1]; -1, which no drop can be, at every other position.
 
     Example:
         >>> drops(torch.tensor([[0.5, 0.25, -0.5, -9.0]]), 0, torch.tensor([[3]]))
         tensor([[ 0.2500,  0.7500, -1.0000]])
     """
-    place = torch.arange(ranked.shape[1] - 1, device=ranked.device)
-    real = at_most(first, place) & less(place, first + count - 1)
+    position = torch.arange(ranked.shape[1] - 1, device=ranked.device)
+    real = at_most(first, position) & less(position, first + count - 1)
     return (ranked[:, :-1] - ranked[:, 1:]).masked_fill_(~real, -1.0)
 
 
 def steepest(drop: Tensor) -> Tensor:
-    """Places of the two largest drops, between which QuRe's pool lies (QuRe eq. 6).
+    """Positions of the two largest drops, between which QuRe's pool lies (QuRe eq. 6).
 
     Args:
         drop: [B, P], the result of `drops`.
 
     Returns:
-        [B, 2] int64, the largest drop's place first, the earlier of equal drops; -1 where there is no such drop. Equal
-        scores have no drop between them: a band holds all images of a score, or none.
+        [B, 2] int64, the largest drop's position first, the earlier of equal drops; -1 where there is no such drop.
+        Equal scores have no drop between them: a band holds all images of a score, or none.
 
     Example:
         >>> steepest(torch.tensor([[0.25, 0.75, -1.0], [-1.0, 0.5, 0.0]]))
@@ -58,9 +58,9 @@ def steepest(drop: Tensor) -> Tensor:
     return torch.cat([_where_positive(drop, first), _where_positive(other_drops, second)], dim=1)
 
 
-def _where_positive(drop: Tensor, place: Tensor) -> Tensor:
-    """Return the places [B, 1] of drops above 0; -1 for the others."""
-    return torch.where(drop.gather(1, place) > 0, place, -1)
+def _where_positive(drop: Tensor, position: Tensor) -> Tensor:
+    """Return the positions [B, 1] of drops above 0; -1 for the others."""
+    return torch.where(drop.gather(1, position) > 0, position, -1)
 
 
 def between_drops(scores: Tensor, eligible: Tensor, apart: int = 0) -> Tensor:
@@ -69,7 +69,7 @@ def between_drops(scores: Tensor, eligible: Tensor, apart: int = 0) -> Tensor:
     Args:
         scores: [B, N] float of any sign and precision.
         eligible: [B, N] bool, the images whose scores are sorted; of equal drops the earlier is first.
-        apart: the places of the two must differ by more than this; 0 takes the two largest drops.
+        apart: the positions of the two must differ by more than this; 0 takes the two largest drops.
 
     Returns:
         [B, N] bool: images after the earlier drop and before the later one; none where there are no such drops.
@@ -102,7 +102,7 @@ def _between_sorted(scores: Tensor, eligible: Tensor, apart: int) -> Tensor:
 
 
 def _neighbours(drop: Tensor, apart: int, limit: int = _WALK) -> Tensor:
-    """[B, P] drops -> [B, 2] places; the same place twice where no pair is far enough apart.
+    """[B, P] drops -> [B, 2] positions; the same position twice where no pair is far enough apart.
 
     Rows without such a pair among their `limit` largest drops are walked to the end.
     """
@@ -149,10 +149,10 @@ def drop_prominence(drop: Tensor) -> Prominence:
     return Prominence(largest, second)
 
 
-def _at(rows: Tensor, place: Tensor) -> Tensor:
-    """[B] float64 value at each row's place, nan outside the row."""
+def _at(rows: Tensor, position: Tensor) -> Tensor:
+    """[B] float64 value at each row's position, nan outside the row."""
     width = rows.shape[1]
     if not width:
         return torch.full((len(rows),), torch.nan, dtype=torch.float64)
-    inside = (place >= 0) & (place < width)
-    return torch.where(inside, rows.gather(1, place.clamp(0, width - 1)[:, None])[:, 0].double(), torch.nan)
+    inside = (position >= 0) & (position < width)
+    return torch.where(inside, rows.gather(1, position.clamp(0, width - 1)[:, None])[:, 0].double(), torch.nan)

@@ -1,6 +1,6 @@
 """Rows that hold the same numbers: each of them gets the scores of the first one.
 
-A matrix product may round equal columns differently: by their place, the shape, the number of threads, the device.
+A matrix product may round equal columns differently: by their position, the shape, the number of threads, the device.
 Ties would then depend on it. Copying scores does not.
 """
 
@@ -24,14 +24,14 @@ class Copies(NamedTuple):
     first: Tensor
 
     @classmethod
-    def of(cls, rows: Tensor, places: Tensor | None = None) -> Self:
-        """Find the copies among [N, T, D] rows, or among `rows[places]`."""
-        if places is None and len(rows) <= _FEW and rows.device.type == "cpu":
+    def of(cls, rows: Tensor, index: Tensor | None = None) -> Self:
+        """Find the copies among [N, T, D] rows, or among `rows[index]`."""
+        if index is None and len(rows) <= _FEW and rows.device.type == "cpu":
             return cls._of_few(rows.detach())
         keys = keys_of(rows)
-        if places is None:
+        if index is None:
             return cls.by_key(keys, lambda some: rows[some])
-        return cls.by_key(keys[places], lambda some: rows[places[some]])
+        return cls.by_key(keys[index], lambda some: rows[index[some]])
 
     @classmethod
     def _of_few(cls, rows: Tensor) -> Self:
@@ -46,26 +46,26 @@ class Copies(NamedTuple):
         first_of_content: dict[bytes, int] = {}
         later = []
         firsts = []
-        for place, head in enumerate(heads):
+        for row, head in enumerate(heads):
             if count_of_head[head] > 1:
-                content = (numbers[place] + 0.0).tobytes()  # + 0 turns -0 into 0
-                first = first_of_content.setdefault(content, place)
-                if first < place:
-                    later.append(place)
+                content = (numbers[row] + 0.0).tobytes()  # + 0 turns -0 into 0
+                first = first_of_content.setdefault(content, row)
+                if first < row:
+                    later.append(row)
                     firsts.append(first)
         return cls(torch.tensor(later, dtype=torch.int64), torch.tensor(firsts, dtype=torch.int64))
 
     @classmethod
     def by_key(cls, keys: Tensor, read: Callable[[Tensor], Tensor]) -> Self:
         """Find the copies among N rows; `read` returns those whose key [N] int64 another row has, too."""
-        ordered, place = keys.sort()
+        ordered, order = keys.sort()
         same = ordered[1:] == ordered[:-1]
         repeated = torch.zeros_like(keys, dtype=torch.bool)
         if not same.any():
-            return cls(place[:0], place[:0])
+            return cls(order[:0], order[:0])
         repeated[1:] |= same
         repeated[:-1] |= same
-        some = place[repeated].sort().values
+        some = order[repeated].sort().values
         content = (read(some).detach().flatten(1) + 0.0).contiguous()  # + 0 turns -0 into 0
         bits = content.view(getattr(torch, f"int{8 * content.element_size()}"))
         _, kind = bits.unique(dim=0, return_inverse=True)

@@ -68,9 +68,9 @@ def normalised_gain(relevant_ranks: Ragged, k: int | None = None) -> Tensor:
     """
     ranks = sorted_rows(relevant_ranks)
     row = torch.arange(len(ranks)).repeat_interleave(ranks.lengths)
-    place = torch.arange(len(row)) - ranks.offsets[row] + 1  # of each relevant image among these, if all were first
+    ideal_rank = torch.arange(len(row)) - ranks.offsets[row] + 1  # of each relevant image, if all of them were first
     limit = k or torch.inf
     gains = torch.where(ranks.values <= limit, 1 / torch.log2(1.0 + ranks.values.double()), 0.0)
-    ideal = torch.where(place <= limit, 1 / torch.log2(1.0 + place.double()), 0.0)
+    ideal = torch.where(ideal_rank <= limit, 1 / torch.log2(1.0 + ideal_rank.double()), 0.0)
     zeros = torch.zeros(len(ranks), dtype=torch.float64)
     return zeros.index_add(0, row, gains) / zeros.index_add(0, row, ideal)

@@ -1,7 +1,7 @@
 """Compute ranks from scores: the only module that sorts. Ranks are taken in float32; ties count against the model.
 
 A sort costs several times the matrix product that computes the scores. `window`, `tally` and `target_ranks` therefore
-use counts, thresholds and selection; `places` sorts only the few rows that ties leave open. Large tables go through
+use counts, thresholds and selection; `positions` sorts only the few rows that ties leave open. Large tables go through
 compiled passes where numba is installed (`negbench.metrics.compiled`).
 """
 
@@ -18,7 +18,7 @@ from negbench.metrics.compiled import kernels
 from negbench.metrics.ragged import Ragged
 
 _NUMPYS = (torch.float32, torch.float64, torch.int8, torch.int64)  # numpy compares them as torch does
-_BINS = 2**11  # equal parts of a row's range, among which a place is looked for; shorter rows are sorted
+_BINS = 2**11  # equal parts of a row's range, among which a position is looked for; shorter rows are sorted
 _FEW = 64  # of so many columns, torch.topk selects one faster than `window`
 _FEW_SLOTS = 8  # up to so many relevant images per query, counting beats sorting
 
@@ -85,15 +85,15 @@ def _suits_numpy(value: Tensor | float) -> bool:
     return not isinstance(value, Tensor) or (value.device.type == "cpu" and value.dtype in _NUMPYS)
 
 
-def places(scores: Tensor, eligible: Tensor) -> Tensor:
-    """[B, N] int64: 0-based place of each eligible image among the eligible ones of its row, by descending score.
+def positions(scores: Tensor, eligible: Tensor) -> Tensor:
+    """[B, N] int64: 0-based position of each eligible image among the eligible ones of its row, by descending score.
 
-    Ties are broken by column. Images that are not eligible are ignored and get the place N.
+    Ties are broken by column. Images that are not eligible are ignored and get the position N.
     """
     order = descending(scores)
     ordered = eligible.gather(1, order)
-    place = (ordered.cumsum(1) - 1).masked_fill(~ordered, eligible.shape[1])
-    return torch.empty_like(place).scatter_(1, order, place)
+    position = (ordered.cumsum(1) - 1).masked_fill(~ordered, eligible.shape[1])
+    return torch.empty_like(position).scatter_(1, order, position)
 
 
 def at_least_float32(scores: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ def ranked_scores(scores: Tensor, eligible: Tensor) -> Tensor:
 def window(
     scores: Tensor, eligible: Tensor, start: Tensor | int, stop: Tensor | int, ranked: Tensor | None = None
 ) -> Tensor:
-    """[B, N] bool: the eligible images at the places start, start + 1, ..., stop - 1 (`places`), found by selection.
+    """[B, N] bool: the eligible images at the `positions` start, start + 1, ..., stop - 1, found by selection.
 
     Args:
         scores: [B, N] float of any sign and precision.
@@ -143,7 +143,7 @@ def window(
     else:
         stop = torch.minimum(stop, count(eligible))
         edges = torch.stack([stop - 1, start] if start.any() else [stop - 1], dim=1).clamp(0, width - 1)
-        ends = _at_places(scores, eligible, edges) if ranked is None else ranked.gather(1, edges)
+        ends = _scores_at(scores, eligible, edges) if ranked is None else ranked.gather(1, edges)
         last, *first = ends.split(1, dim=1)
         chosen = at_most(last, scores).logical_and_(eligible)
         for edge in first:
@@ -151,19 +151,19 @@ def window(
         # elsewhere an image outside ties with one at an edge
         crowded = (count(chosen) != (stop - start).clamp(min=0)).nonzero().squeeze(1)
     if len(crowded):
-        place = places(scores[crowded], eligible[crowded])
-        chosen[crowded] = (place >= start[crowded, None]) & (place < stop[crowded, None]) & eligible[crowded]
+        position = positions(scores[crowded], eligible[crowded])
+        chosen[crowded] = (position >= start[crowded, None]) & (position < stop[crowded, None]) & eligible[crowded]
     return chosen
 
 
-def _at_places(scores: Tensor, eligible: Tensor, places: Tensor) -> Tensor:
-    """[B, P]: `ranked_scores` at `places` [B, P]; of long rows on a CPU only bins that hold such a place are sorted."""
+def _scores_at(scores: Tensor, eligible: Tensor, positions: Tensor) -> Tensor:
+    """[B, P]: `ranked_scores` at `positions` [B, P]; of long rows on a CPU only bins that hold one are sorted."""
     table = masked_scores(scores, eligible)
     low = scores.amin(1, keepdim=True)
     high = table.amax(1, keepdim=True)
     spread = (high.clamp(min=low) - low).clamp(min=1e-30)
     if table.shape[1] <= _BINS or table.device.type != "cpu" or not bool(spread.isfinite().all()):
-        return ranked_scores(scores, eligible).gather(1, places)
+        return ranked_scores(scores, eligible).gather(1, positions)
     rows, width = table.shape
     wide = _BINS + 1  # the last bin is for images that are not eligible
     above = (high.clamp(min=low) - table).mul_((_BINS - 1) / spread).clamp_(max=_BINS)
@@ -171,13 +171,13 @@ def _at_places(scores: Tensor, eligible: Tensor, places: Tensor) -> Tensor:
     bins = above.numpy().astype(np.int32)
     upto = np.bincount((bins + (row * wide)[:, None]).ravel(), minlength=rows * wide).cumsum()
     scores_of_slots: list[Tensor] = []
-    for places_of_slot in (places.numpy() + (row * width)[:, None]).T:  # places among the scores of all rows
-        one = upto.searchsorted(places_of_slot, side="right")
+    for positions_of_slot in (positions.numpy() + (row * width)[:, None]).T:  # positions among the scores of all rows
+        one = upto.searchsorted(positions_of_slot, side="right")
         inside = torch.from_numpy(bins == (one - row * wide).astype(np.int32)[:, None])
         size = count(inside)
         ranked = _ascending(_fill_rows(-table.flatten()[members(inside)], size, int(size.max()), torch.inf)).neg_()
         before = np.where(one > 0, upto[one - 1], 0)
-        scores_of_slots.append(ranked.gather(1, torch.from_numpy(places_of_slot - before)[:, None]))
+        scores_of_slots.append(ranked.gather(1, torch.from_numpy(positions_of_slot - before)[:, None]))
     return torch.cat(scores_of_slots, dim=1)
 
 
@@ -218,8 +218,8 @@ class PoolCounts(NamedTuple):
 
     `size`: images in the pool; `reached`: allowed images that score at least as high as the target; `first`: allowed
     images that score above the pool's highest; `last`: allowed images that score at least the pool's lowest, minus 1.
-    `first` and `last` are the places of the pool's ends if it holds all allowed images between them; `ahead`: allowed
-    images that score above a drawn one.
+    `first` and `last` are the positions of the pool's ends if it holds all allowed images between them; `ahead`:
+    allowed images that score above a drawn one.
     """
 
     size: Tensor
@@ -299,8 +299,8 @@ def _without(top: Tensor, left_out: Tensor, k: int) -> Tensor:
     """Return the first k columns of each row of `top_columns` that are not `left_out` [B]; -1 after the last."""
     stays = top != left_out.to(top.device)[:, None]
     behind = top.shape[1]  # where a column goes that is left out
-    place = (stays.cumsum(1) - 1).masked_fill(~stays, behind)
-    return top.new_full((len(top), behind + 1), -1).scatter_(1, place, top)[:, :k]
+    destination = (stays.cumsum(1) - 1).masked_fill(~stays, behind)
+    return top.new_full((len(top), behind + 1), -1).scatter_(1, destination, top)[:, :k]
 
 
 def _top_of_window(scores: Tensor, k: int, allowed: Tensor | None) -> Tensor:
@@ -413,7 +413,7 @@ def relevant_ranks(
     relevant_scores = scores.new_full((len(scores), width), -torch.inf)
     relevant_scores[rows, slots] = scores[rows, columns]
     order = descending(relevant_scores)
-    place = torch.empty_like(order).scatter_(1, order, torch.arange(width, device=order.device).expand_as(order))
+    position = torch.empty_like(order).scatter_(1, order, torch.arange(width, device=order.device).expand_as(order))
 
     counted = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device).clone()
     counted[rows, columns] = False
@@ -430,7 +430,7 @@ def relevant_ranks(
         others = _ascending(masked_scores(scores, counted))
         reach = others.shape[1] - torch.searchsorted(others, relevant_scores)  # irrelevant images that reach the slot
         reach = reach.clamp(max=count(counted)[:, None])  # for a slot at -inf, images that were left out do not count
-    return Ragged((1 + place + reach)[rows, slots].cpu(), relevant.offsets)
+    return Ragged((1 + position + reach)[rows, slots].cpu(), relevant.offsets)
 
 
 def _ascending(scores: Tensor) -> Tensor:

@@ -22,18 +22,18 @@ Floats = NDArray[np.float64]
 class ScoreCurves:
     """The steepest drops of S sampled queries.
 
-    A *place* is a 0-based rank among the target and the images allowed as negatives, by descending score, ties by
-    corpus index; -1 where there is none. A ranking of n images has places 0 ... n - 1.
+    A *position* is a 0-based rank among the target and the images allowed as negatives, by descending score, ties by
+    corpus index; -1 where there is none. A ranking of n images has positions 0 ... n - 1.
     """
 
     queries: Ints  # [S] index of each sampled query in its split
     length: Ints  # [S] n, images ranked
-    drops: Ints  # [S, 2] places before the steepest and the second steepest drop below the target (QuRe eq. 5)
-    scores: Floats  # [P] mean score over the queries at the places `octave_places(P)`
+    drops: Ints  # [S, 2] positions before the steepest and the second steepest drop below the target (QuRe eq. 5)
+    scores: Floats  # [P] mean score over the queries at the positions `octave_positions(P)`
 
     @property
     def shares(self) -> Floats:
-        """[S, 2] the drops' places as shares of their query's ranking; NaN where there is none."""
+        """[S, 2] the drops' positions as shares of their query's ranking; NaN where there is none."""
         return np.where(self.drops >= 0, self.drops / np.maximum(self.length - 1, 1)[:, None], np.nan)
 
     def save(self, path: Path) -> None:
@@ -49,10 +49,10 @@ class ScoreCurves:
             return cls(stored["queries"], stored["length"], stored["drops"], scores)
 
 
-def octave_places(length: int) -> Ints:
-    """Return P places below `length`, an eighth of an octave apart, from 0; a smaller `length` gives fewer."""
-    places: Ints = np.unique((2 ** (np.arange(8 * 32) / 8)).astype(np.int64)) - 1
-    return places[places < length]
+def octave_positions(length: int) -> Ints:
+    """Return P positions below `length`, an eighth of an octave apart, from 0; a smaller `length` gives fewer."""
+    positions: Ints = np.unique((2 ** (np.arange(8 * 32) / 8)).astype(np.int64)) - 1
+    return positions[positions < length]
 
 
 def file_name(moment: str) -> str:

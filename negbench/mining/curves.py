@@ -1,4 +1,4 @@
-"""Sorted score rows of train queries: their mean, and the places of the steepest drops (QuRe fig. 7-8).
+"""Sorted score rows of train queries: their mean, and the positions of the steepest drops (QuRe fig. 7-8).
 
 A run stores them before training and after the warm-up, for the report and for the claims about them.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import at_most, check_scores, count, ranked_scores
-from negbench.metrics.score_curves import ScoreCurves, octave_places
+from negbench.metrics.score_curves import ScoreCurves, octave_positions
 from negbench.mining.task import MiningTask
 from negbench.scoring.tiles import Corpus, tile_rows, tiled_relevance
 
@@ -43,17 +43,19 @@ def score_curves(task: MiningTask, sample: int = 500) -> ScoreCurves:
     rows = sample_queries(task, sample)
     order: list[Tensor] = []
     lengths: list[Tensor] = []
-    places: list[Tensor] = []
+    drop_positions: list[Tensor] = []
     scores: list[Tensor] = []
     for block in rankings(task.shard(rows)):
         order.append(block.rows)
         lengths.append(block.length)
-        places.append(steepest(block.drops))
-        scores.append(block.scores[:, octave_places(int(block.length.min()))])
+        drop_positions.append(steepest(block.drops))
+        scores.append(block.scores[:, octave_positions(int(block.length.min()))])
     back = torch.cat(order).argsort()
     shortest = min(block.shape[1] for block in scores)
     mean = torch.cat([block[:, :shortest] for block in scores]).double().mean(0)
-    return ScoreCurves(rows.numpy(), torch.cat(lengths)[back].numpy(), torch.cat(places)[back].numpy(), mean.numpy())
+    return ScoreCurves(
+        rows.numpy(), torch.cat(lengths)[back].numpy(), torch.cat(drop_positions)[back].numpy(), mean.numpy()
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,7 @@ class Rankings:
         scores: [b, n] float32, those of the target and of the images allowed, by descending score; -inf after them.
         length: [b] int64, their number.
         reached: [b] int64, number of them that score at least as high as the target, itself included: the target's rank
-            with ties counted against the model, and the place of the first image below it.
+            with ties counted against the model, and the position of the first image below it.
         local: [N] int64, position of each image of the task in the corpus, or -1.
     """
 
@@ -81,7 +83,7 @@ class Rankings:
 
     @property
     def drops(self) -> Tensor:
-        """[b, n - 1] drop after each place below the target (QuRe eq. 5), -1 elsewhere."""
+        """[b, n - 1] drop after each position below the target (QuRe eq. 5), -1 elsewhere."""
         return drops(self.scores, self.reached[:, None], (self.length - self.reached)[:, None])
 
 

@@ -70,11 +70,11 @@ def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
     done = step % size  # how many the running cycle has drawn already
     partner = done + shift_right(splitmix(seed, step), 1) % (size - done)
     draws_by_step = list[Tensor]()
-    # Fisher and Yates' shuffle, all rows at once: swap the next place with a random one of those not drawn yet
-    for next_place, other_place in zip(start + done, start + partner, strict=True):
-        drawn = entries.gather(0, other_place)
-        entries.scatter_(0, other_place, entries.gather(0, next_place))
-        entries.scatter_(0, next_place, drawn)
+    # Fisher and Yates' shuffle, all rows at once: swap the next entry with a random one of those not drawn yet
+    for next_index, other_index in zip(start + done, start + partner, strict=True):
+        drawn = entries.gather(0, other_index)
+        entries.scatter_(0, other_index, entries.gather(0, next_index))
+        entries.scatter_(0, next_index, drawn)
         draws_by_step.append(drawn)
     return torch.stack(draws_by_step, dim=1) % pool.shape[1]  # a new cycle shuffles what the last one left
 
@@ -112,10 +112,10 @@ def draw_weighted(weights: Tensor, seed: Tensor, draws: int) -> Tensor:
         keys.masked_fill_(~real, -torch.inf)
         highest = keys.topk(min(len(slot), draws)).indices
         width = highest.shape[1]
-        place = size[rows, None] * cycle + slot[:width]
-        fits = real[:, :width] & (place < draws)
-        row = rows[:, None].expand_as(place)
-        drawn[row[fits], place[fits]] = entries[entry.gather(1, highest)][fits]
+        draw = size[rows, None] * cycle + slot[:width]
+        fits = real[:, :width] & (draw < draws)
+        row = rows[:, None].expand_as(draw)
+        drawn[row[fits], draw[fits]] = entries[entry.gather(1, highest)][fits]
         cycle += 1
     return drawn
 
@@ -123,7 +123,7 @@ def draw_weighted(weights: Tensor, seed: Tensor, draws: int) -> Tensor:
 def _members(pool: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the members of a [B, N] bool pool as ascending flat indices row * N + column, and each row's part of them.
 
-    That is the [B] place where a row's members start, and their [B] number.
+    That is the [B] index where a row's members start, and their [B] number.
     """
     size = count(pool)
     return members(pool), size.cumsum(0) - size, size

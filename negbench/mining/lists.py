@@ -33,23 +33,23 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
     rows = [replace(row, values=_rename_columns(row.values)) for row in read_rows(path)]
     column, keys = _find_columns(path, rows)
     spelling = _Spelling(dataset)
-    places: dict[tuple[str | None, ...], list[int]] = {}
-    for place, query in enumerate(dataset.queries):
-        places.setdefault(_key_of_query(query, keys), []).append(place)
+    queries_of_key: dict[tuple[str | None, ...], list[int]] = {}
+    for index, query in enumerate(dataset.queries):
+        queries_of_key.setdefault(_key_of_query(query, keys), []).append(index)
     lists: list[list[int]] = [[] for _ in dataset.queries]
     any_query = False
     for row in rows:
-        row_places = places.get(_key_of_row(row, keys, spelling), [])
-        if not row_places:
+        indices = queries_of_key.get(_key_of_row(row, keys, spelling), [])
+        if not indices:
             continue
         any_query = True
-        for place in row_places:
-            _check_target(row, dataset.queries[place], spelling)
+        for index in indices:
+            _check_target(row, dataset.queries[index], spelling)
         if str(row.values.get("fallback")).lower() not in _KEPT:
             continue
         columns = _read_images(row, column, spelling)
-        for place in row_places:
-            lists[place] += columns
+        for index in indices:
+            lists[index] += columns
     if not any_query:
         ours = list(_key_of_query(dataset.queries[0], keys))
         theirs = [rows[0].values[name] for name in keys]
@@ -139,7 +139,7 @@ def _read_images(row: FileRow, column: str, spelling: _Spelling) -> list[int]:
     columns = []
     for name in names:
         if not spelling.is_image(name):
-            check_one(str(name), row.place(column), spelling.is_image)
-            raise DataError(f"{row.place(column)}: {dataset.identity} has no image {short_repr(name)}")
+            check_one(str(name), row.where_of(column), spelling.is_image)
+            raise DataError(f"{row.where_of(column)}: {dataset.identity} has no image {short_repr(name)}")
         columns.append(dataset.column_of[spelling.image(name)])
     return columns

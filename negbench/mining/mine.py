@@ -267,8 +267,8 @@ def _block_statistics(
 
 def _kind_statistics(task: MiningTask, scored: ScoredBlock, corpus: _GroupCorpus, drawn: Tensor) -> dict[str, Tensor]:
     """Return the kinds of the draws, and those expected of random draws: those cached, if the block has no kinds."""
-    columns, place = drawn.unique(return_inverse=True)
-    kinds = _kinds(task, scored.rows, corpus.columns[columns.cpu()], drawn.device).gather(1, place)
+    columns, column_of_draw = drawn.unique(return_inverse=True)
+    kinds = _kinds(task, scored.rows, corpus.columns[columns.cpu()], drawn.device).gather(1, column_of_draw)
     relevant = None if scored.relevant is None else scored.relevant.gather(1, drawn)
     shares = {"kind_draws": kind_shares(kinds, relevant, torch.ones_like(drawn))}
     if scored.kinds is None:

@@ -126,7 +126,7 @@ def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tens
     """[b, SHARES] float32: the share of the weights on relevant images, on judged ones by kind, and on all others.
 
     Args:
-        kinds: [b, n] int8 codes: 0 for unrelated images, 1 + the place in `KINDS` for judged ones.
+        kinds: [b, n] int8 codes: 0 for unrelated images, 1 + the index in `KINDS` for judged ones.
         relevant: [b, n] bool; None: nothing is known to be relevant.
         weights: [b, n] bool or >= 0; a row of zeros gives nan.
     """
@@ -229,10 +229,10 @@ def _statistics(parts: list[Any]) -> list[tuple[int, dict[str, float]]]:
         both_weights = torch.stack([weights, allowed.double()]).flatten(0, 2)
         both = kind_shares(kinds.flatten(0, 1).repeat(2, 1), both_relevant, both_weights)
         draws, random = both.view(2, *size.shape, -1).double().nanmean(2)  # [n, SHARES] each
-        for place, name in enumerate(SHARES):
-            means[f"draws_{name}"] = draws[:, place].tolist()
-        for place, name in enumerate(SHARES):
-            means[f"random_{name}"] = random[:, place].tolist()
+        for index, name in enumerate(SHARES):
+            means[f"draws_{name}"] = draws[:, index].tolist()
+        for index, name in enumerate(SHARES):
+            means[f"random_{name}"] = random[:, index].tolist()
     means |= zip(rows, torch.stack(list(rows.values())).nanmean(2).tolist(), strict=True)
     means["empty"] = (size == 0).sum(1).double().tolist()
     batches, queries, _ = pool.shape

@@ -68,9 +68,9 @@ class TablePlane(Plane):
 
     def shard(self, rows: Tensor) -> TablePlane:
         """Return the plane of these queries; it copies their scores."""
-        places = Ragged(torch.arange(len(self.scores)), self.columns.offsets).select(rows)
-        columns = Ragged(self.columns.values[places.values], places.offsets)
-        return replace(self, columns=columns, scores=self.scores[places.values])
+        entries = Ragged(torch.arange(len(self.scores)), self.columns.offsets).select(rows)
+        columns = Ragged(self.columns.values[entries.values], entries.offsets)
+        return replace(self, columns=columns, scores=self.scores[entries.values])
 
 
 def images_of(candidates: Tensor) -> Tensor:

@@ -133,8 +133,8 @@ def _measure(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
     above = less(torch.arange(block.scores.shape[1] - 1), block.reached[:, None] - 1)
     scores = torch.where(above, block.scores[:, :-1], block.scores[:, 1:])  # of the allowed images
     scores = pad(scores, (0, 1), value=-torch.inf)
-    places = {"rank": block.reached, "images": block.length}
-    return places | {
+    target_ranks = {"rank": block.reached, "images": block.length}
+    return target_ranks | {
         "drop_prominence": largest,
         "drop_prominence_second": second,
         "band_start": torch.where(start >= 0, start / (room - 1).clamp(min=1), torch.nan),
@@ -157,10 +157,10 @@ def _quantile(rows: Tensor, count: Tensor, share: float) -> Tensor:
     """Return [b] values exceeded by `share` of each descending row's first `count` scores, interpolated linearly."""
     if not rows.shape[1]:
         return torch.full((len(rows),), torch.nan, dtype=torch.float64)
-    place = share * (count - 1).clamp(min=0).double()
-    low = place.floor().long()
-    pair = rows.gather(1, torch.stack([low, place.ceil().long()], dim=1)).double()
-    return torch.lerp(pair[:, 0], pair[:, 1], place - low)
+    position = share * (count - 1).clamp(min=0).double()
+    low = position.floor().long()
+    pair = rows.gather(1, torch.stack([low, position.ceil().long()], dim=1)).double()
+    return torch.lerp(pair[:, 0], pair[:, 1], position - low)
 
 
 def _false_negatives(task: MiningTask, block: Rankings, scores: Tensor) -> dict[str, Tensor]:
@@ -173,8 +173,8 @@ def _false_negatives(task: MiningTask, block: Rankings, scores: Tensor) -> dict[
         relevant_count = relevant.lengths
     images = {"": block.length - 1}
     mistakes = {"": count(wrong)}
-    place = block.reached - 1  # of the first allowed image that scores less than the target
-    for where, start, stop in (("_above", place - NEAR, place), ("_below", place, place + NEAR)):
+    position = block.reached - 1  # of the first allowed image that scores less than the target
+    for where, start, stop in (("_above", position - NEAR, position), ("_below", position, position + NEAR)):
         images[where] = stop.minimum(block.length - 1) - start.clamp(min=0)
         mistakes[where] = count(wrong & window(block.table, block.allowed, start, stop, scores))
     counts = {"relevant": relevant_count}

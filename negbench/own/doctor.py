@@ -94,8 +94,8 @@ def _run(options: Doctor) -> Iterator[tuple[str, bool]]:
 
 def _room(folder: Path) -> tuple[str, bool]:
     """Check that the folder, or its nearest existing parent, can be written, and report its free space."""
-    place = folder.absolute()
-    nearest = next(path for path in (place, *place.parents) if path.exists() or path.is_symlink())
+    absolute = folder.absolute()
+    nearest = next(path for path in (absolute, *absolute.parents) if path.exists() or path.is_symlink())
     if not nearest.is_dir():
         return f"{nearest} is not a folder", True
     free = shutil.disk_usage(nearest).free
@@ -113,20 +113,20 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
     sealed: list[Path] = []
     leftovers = []
     for folder, _, names in os.walk(runs):
-        place = Path(folder)
+        path = Path(folder)
         if SUMS in names:
-            sealed.append(place)
+            sealed.append(path)
         if any(name.startswith(".") and name.endswith(".partial") for name in names):
-            leftovers += sweep(place)
+            leftovers += sweep(path)
     if leftovers:
         yield f"{len(leftovers)} half-written files of killed processes removed", False
-    for place in sorted(sealed):
-        flaws = flaws_in(place)
+    for path in sorted(sealed):
+        flaws = flaws_in(path)
         lost = needed_files(flaws.missing)
-        if lost and RunFolder(place).status == "finished":
-            yield f"run {place.name} has lost {', '.join(lost)}", True
+        if lost and RunFolder(path).status == "finished":
+            yield f"run {path.name} has lost {', '.join(lost)}", True
         for name in flaws.damaged:
-            yield f"{place / name} is damaged; the command that reads it says what to do", True
+            yield f"{path / name} is damaged; the command that reads it says what to do", True
 
 
 def _data() -> Iterator[tuple[str, bool]]:
@@ -138,9 +138,9 @@ def _data() -> Iterator[tuple[str, bool]]:
         yield f"NEGBENCH_DATA is {root}{flaw}", not is_folder
     text, problem = _room(cache_dir())
     yield f"cache {text}", problem
-    for place in sorted({path.parent for path in cache_dir().rglob(SUMS)}):
-        for name in flaws_in(place).damaged:
-            yield f"{place / name} is damaged; it is made again when it is needed", False
+    for folder in sorted({path.parent for path in cache_dir().rglob(SUMS)}):
+        for name in flaws_in(folder).damaged:
+            yield f"{folder / name} is damaged; it is made again when it is needed", False
 
 
 def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:

@@ -258,10 +258,10 @@ class _LoadedEncoder:
             raise
         except Exception as error:
             memory = out_of_memory(error, "try a smaller batch, as --batch-size 8")
-            place = line_in(error, {self.module})
+            failed_at = line_in(error, {self.module})
             line = ""
-            if place:
-                _, number = place
+            if failed_at:
+                _, number = failed_at
                 line = f" in line {number}"
             raise NegbenchError(memory or f"{self.title} failed{line}: {on_one_line(error)}") from error
 

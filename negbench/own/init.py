@@ -90,7 +90,7 @@ class FolderContents:
         present: a line for each thing found.
         missing: a line for each thing missing or wrong, with its remedy.
         warnings: a line for each reason why comparisons will say little (`forewarn`).
-        window: strategy that draws from the likely best place in the ranking, where there are embeddings to rank.
+        window: strategy that draws from the likely best part of the ranking, where there are embeddings to rank.
     """
 
     folder: Path
@@ -109,7 +109,7 @@ class FolderContents:
 
     @property
     def plugin(self) -> Path:
-        """Place of the example strategy."""
+        """Path of the example strategy."""
         return self.folder / PLUGIN
 
     @property
@@ -596,8 +596,8 @@ def recipe(scan: FolderContents) -> str:
 def _fill(template: str, **values: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    place = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=place, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     environment.filters["toml"] = toml
     return environment.get_template(template).render(values)
 

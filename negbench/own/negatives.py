@@ -152,8 +152,8 @@ def _sentence_transformers_table(frame: pd.DataFrame, options: Mine) -> pd.DataF
     """Return the columns that sentence-transformers reads: one for each negative, and a list of all scores."""
     query = _with_reference(frame) if options.with_reference else _query_texts(frame)
     columns = {"anchor": query, "positive": frame["target"]}
-    for place in range(options.draws):
-        columns[f"negative_{place + 1}"] = frame["negatives"].str[place]
+    for draw in range(options.draws):
+        columns[f"negative_{draw + 1}"] = frame["negatives"].str[draw]
     scores = [[positive, *others] for positive, others in zip(frame["positive"], frame["scores"], strict=True)]
     columns["score"] = pd.Series(scores, index=frame.index, dtype=object)
     return pd.DataFrame(columns)
@@ -342,21 +342,21 @@ class _RowFinder:
         Raises:
             DataError: an empty cell, an unknown id, or a number that is a row and the id of another.
         """
-        place = row.place(column)
+        where = row.where_of(column)
         if value is None:
-            raise DataError(f"{place} is missing")
+            raise DataError(f"{where} is missing")
         if not isinstance(value, str):
             index = self.find(value) if self._ids_are_numbers else None
             if index is None:
                 return value
             if index != value and value < len(self.names):
-                raise DataError(f"{place}: {value} is a row and the id of another: write ids as texts")
+                raise DataError(f"{where}: {value} is a row and the id of another: write ids as texts")
             return index
         index = self.find(value) if self.names or row.cells else None
         if index is None:
-            check_one(value, place, self.is_image)
+            check_one(value, where, self.is_image)
             like = f"its ids are like {short_repr(self.names[0])}" if self.names else "it has no ids"
-            raise DataError(f"{place}: {short_repr(value)} is not in {self.images}: {like}")
+            raise DataError(f"{where}: {short_repr(value)} is not in {self.images}: {like}")
         return index
 
 

@@ -221,7 +221,7 @@ def mined_statistic(run: SettingRun, column: str) -> Measured:
 
 
 @measure("drops-place", PERCENT)
-def drops_place(run: SettingRun, moment: str = "start") -> Measured:
+def drops_position(run: SettingRun, moment: str = "start") -> Measured:
     """[S] mean position in the ranking of the two steepest drops below the target: 0 at its head, 1 at its end.
 
     S sampled queries, at the "start" of training or after the warm-up ("warm").
@@ -232,7 +232,7 @@ def drops_place(run: SettingRun, moment: str = "start") -> Measured:
 @measure("drops-rise", PERCENT)
 def drops_rise(run: SettingRun) -> Measured:
     """[S] how far, as a share of the ranking, the two drops rise from the start to the end of the warm-up."""
-    return Measured(drops_place(run).values - drops_place(run, "warm").values)
+    return Measured(drops_position(run).values - drops_position(run, "warm").values)
 
 
 @measure("regime", PERCENT)

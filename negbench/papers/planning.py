@@ -159,8 +159,8 @@ class ClaimsPlan:
         if len(finished) < len(self.cells):
             return []
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]
-        places = {group_key(cell.labels) for cell in finished}
-        _, text = self.open_settings(outcomes, places)
+        groups = {group_key(cell.labels) for cell in finished}
+        _, text = self.open_settings(outcomes, groups)
         return [f"after {len(self.looks.first)} seeds {text}"]
 
     def write(self, outcomes: Sequence[Outcome]) -> JudgedClaims:
@@ -187,9 +187,9 @@ class ClaimsPlan:
 
     def open_settings(self, outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
         """Return, for `look_by_look`, the settings of undecided claims' undecided tests, and a line on their cost."""
-        place_of_setting = {cell.labels["system"]: group_key(cell.labels) for cell in self.cells}
+        group_of_setting = {cell.labels["system"]: group_key(cell.labels) for cell in self.cells}
         numbers: dict[int, None] = {}  # of the undecided claims
-        places = set[GroupKey]()
+        groups = set[GroupKey]()
         for end, claims in self._judge_by_length(outcomes).items():
             for judged in claims:
                 if judged.verdict != "undecided":
@@ -198,22 +198,22 @@ class ClaimsPlan:
                 for answer in judged.answers:
                     if answer.verdict != "undecided":
                         continue
-                    places_of_test = {place_of_setting[name + end] for name in answer.test.all_settings}
-                    if places_of_test <= set(running):
-                        places |= places_of_test
+                    groups_of_test = {group_of_setting[name + end] for name in answer.test.all_settings}
+                    if groups_of_test <= set(running):
+                        groups |= groups_of_test
         if not numbers:
-            return places, "all claims are decided"
+            return groups, "all claims are decided"
         are = "claims are" if len(numbers) > 1 else "claim is"
         text = f"{len(numbers)} {are} undecided ({', '.join(str(number) for number in numbers)})"
         seconds = []
         for outcome in outcomes:
-            if outcome.run_id is not None and group_key(outcome.cell.labels) in places:
+            if outcome.run_id is not None and group_key(outcome.cell.labels) in groups:
                 seconds.append(self._seconds_of(outcome.run_id))
         if seconds:
-            runs_left = self.looks.most * len(places) - len(seconds)
+            runs_left = self.looks.most * len(groups) - len(seconds)
             rest = sum(seconds) / len(seconds) * runs_left
             text += f": {duration(rest)} of computing to {self.looks.most} seeds"
-        return places, text
+        return groups, text
 
     def judge_claims(self, outcomes: Sequence[Outcome]) -> list[JudgedClaim]:
         """Return every claim's verdict, over both lengths if there are two."""

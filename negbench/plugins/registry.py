@@ -203,10 +203,10 @@ def blame(error: BaseException) -> str | None:
     for kind in KINDS:
         for plugin in (*registry._of_files(kind), *_entry_points(kind, path)):
             foreign[plugin.module] = plugin
-    place = line_in(error, foreign)
-    if place is None:
+    failed_at = line_in(error, foreign)
+    if failed_at is None:
         return None
-    module, line = place
+    module, line = failed_at
     plugin = foreign[module]
     return f"{_SINGULAR[plugin.kind]} '{plugin.name}' of {plugin.origin} failed in line {line}: {on_one_line(error)}"
 

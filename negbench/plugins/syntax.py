@@ -120,8 +120,8 @@ _PYTHON = tuple({Path(get_paths()[name]).resolve() for name in ("stdlib", "plats
 def is_local(package: str) -> bool:
     """Whether a top-level module lies outside the standard library and outside installed packages."""
     spec = _spec(package)
-    places = () if spec is None else (spec.origin, *(spec.submodule_search_locations or ()))
-    paths = [Path(place).resolve() for place in places if place and Path(place).exists()]
+    locations = () if spec is None else (spec.origin, *(spec.submodule_search_locations or ()))
+    paths = [Path(location).resolve() for location in locations if location and Path(location).exists()]
     return bool(paths) and not any(_is_installed(path) for path in paths)
 
 

@@ -87,14 +87,14 @@ def _along(axes: Sequence[Axis], rows: Sequence[Verdict], index: int) -> Chart:
     tall = tall_enough(len(_styles(rows)))
     panels = []
     for line in lines_along(axes, index):
-        places = [(str(point[index]), point_text(names, point)) for point in line]
-        draw = partial(_draw_line, rows, names[index], places)
+        points = [(str(point[index]), point_text(names, point)) for point in line]
+        draw = partial(_draw_line, rows, names[index], points)
         panels.append(Panel(varied_text(axes, line[0], without=(index,)), draw, tall))
     text = READ["along"].format(metric=label_of(rows[0].metric), name=names[index], size=size_of(rows))
     return Chart(f"along-{names[index]}", f"Along {names[index]}", text, tuple(panels), direct=True)
 
 
-def _draw_line(rows: Sequence[Verdict], name: str, places: Sequence[tuple[str, str]], axes: "Axes") -> None:
+def _draw_line(rows: Sequence[Verdict], name: str, points: Sequence[tuple[str, str]], axes: "Axes") -> None:
     """Draw every strategy at these points: (value of the axis `name`, text of the point)."""
     styles = _styles(rows)
     lines = []
@@ -102,14 +102,14 @@ def _draw_line(rows: Sequence[Verdict], name: str, places: Sequence[tuple[str, s
         shift = 0.06 * (number - len(styles) / 2)  # so that bars are apart
         x = []
         verdicts = []
-        for place, (_, point) in enumerate(places):
+        for position, (_, point) in enumerate(points):
             for row in at_point(rows, point):
                 if row.strategy == strategy:
-                    x.append(place + shift)
+                    x.append(position + shift)
                     verdicts.append(row)
         lines.append((strategy, x, verdicts, style))
     _draw_means(axes, lines)
-    axes.set_xticks(range(len(places)), [value for value, _ in places])
+    axes.set_xticks(range(len(points)), [value for value, _ in points])
     axes.set(xlabel=name, ylabel=f"{label_of(rows[0].metric)} (%)")
 
 
@@ -158,8 +158,8 @@ def budgets_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Ch
             verdicts.sort(key=lambda row: steps[row.epochs])
             from_the_middle = number - (len(styles) - 1) / 2
             factor = (max(reach) / min(reach)) ** (0.015 * from_the_middle)  # so that bars are apart
-            places = [steps[row.epochs] * factor for row in verdicts]
-            lines.append((strategy, places, verdicts, style | _MARKED))
+            x = [steps[row.epochs] * factor for row in verdicts]
+            lines.append((strategy, x, verdicts, style | _MARKED))
         _draw_means(axes, lines)
         log_axis(axes)
         axes.minorticks_off()

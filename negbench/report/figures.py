@@ -38,7 +38,7 @@ from negbench.analysis.words import (
 )
 from negbench.machine.grouping import group_by
 from negbench.metrics.fixed import KINDS
-from negbench.metrics.score_curves import ScoreCurves, file_name, octave_places
+from negbench.metrics.score_curves import ScoreCurves, file_name, octave_positions
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
 if TYPE_CHECKING:
@@ -104,27 +104,27 @@ class ChartData:
     def by_loss(self) -> Iterable[tuple[str, list[pd.DataFrame]]]:
         """Yield each loss with its groups, in the order of the strategies."""
 
-        def place(group: pd.DataFrame) -> int:
+        def order(group: pd.DataFrame) -> int:
             return self.strategies.index(shared_value(group, "strategy"))
 
         for loss in self.losses:
             groups = groups_of(self.results[self.results["loss"] == loss])
-            yield loss, sorted(groups, key=place)
+            yield loss, sorted(groups, key=order)
 
 
 def chart_data_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -> list[ChartData]:
     """Divide groups, which are sorted and not none, by data set, backbone and training budget."""
 
-    def place_of(labels: Mapping[str, Any]) -> tuple[str, str, int]:
+    def labels_apart(labels: Mapping[str, Any]) -> tuple[str, str, int]:
         return labels["dataset"], labels["backbone"], int(labels.get("epochs") or 0)
 
-    groups_by_place = group_by(groups, lambda group: place_of(labels_of(group)))
-    verdicts_by_place = group_by(verdicts, lambda verdict: place_of(vars(verdict)))
-    datasets, backbones, budgets = (set(labels) for labels in zip(*groups_by_place, strict=True))
-    short = shorten_names(dataset for dataset, _, _ in groups_by_place)
+    groups_by_labels = group_by(groups, lambda group: labels_apart(labels_of(group)))
+    verdicts_by_labels = group_by(verdicts, lambda verdict: labels_apart(vars(verdict)))
+    datasets, backbones, budgets = (set(labels) for labels in zip(*groups_by_labels, strict=True))
+    short = shorten_names(dataset for dataset, _, _ in groups_by_labels)
     chart_data = []
-    for count, place in enumerate(sorted(groups_by_place), 1):
-        dataset, backbone, epochs = place
+    for count, labels in enumerate(sorted(groups_by_labels), 1):
+        dataset, backbone, epochs = labels
         words = []
         if len(datasets) > 1:
             words.append(short[dataset])
@@ -132,9 +132,9 @@ def chart_data_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = 
             words.append(backbone)
         if len(budgets) > 1:
             words.append(f"{epochs} epochs")
-        suffix = f"-{count}" if len(groups_by_place) > 1 else ""
-        results = pd.concat(groups_by_place[place])
-        chart_data.append(ChartData(results, tuple(verdicts_by_place.get(place, ())), ", ".join(words), suffix))
+        suffix = f"-{count}" if len(groups_by_labels) > 1 else ""
+        results = pd.concat(groups_by_labels[labels])
+        chart_data.append(ChartData(results, tuple(verdicts_by_labels.get(labels, ())), ", ".join(words), suffix))
     return chart_data
 
 
@@ -366,9 +366,9 @@ def _ends(rows: Sequence[Verdict], question: _Question) -> tuple[float, float]:
 
 def _best_rows(rows: Sequence[Verdict], question: _Question) -> list[Verdict]:
     """Return the rows with the highest mean of several that are compared."""
-    place_of = _block if question is _BEST else attrgetter("loss")
+    key = _block if question is _BEST else attrgetter("loss")
     best: list[Verdict] = []
-    for members in group_by(rows, place_of).values():
+    for members in group_by(rows, key).values():
         if len(members) > 1:
             highest = max(row.mean.value for row in members)
             best += [row for row in members if row.mean.value == highest]
@@ -392,7 +392,7 @@ class _Line:
     Attributes:
         name: at its end.
         style: number of its colour and dash.
-        x: its places.
+        x: where its values are.
         values: [seeds, x].
         marked: values of x with a marker.
     """
@@ -411,9 +411,9 @@ def _lines(lines: Sequence[_Line], ylabel: str, xlabel: str, axes: "Axes") -> No
         style = line_style(line.style)
         mean = line.values.mean(0)
         (curve,) = axes.plot(line.x, mean, label=line.name, **style)
-        places = [place for place, value in enumerate(line.x) if value in line.marked]
-        if places:
-            curve.set(marker="o", markevery=places)
+        marked = [index for index, value in enumerate(line.x) if value in line.marked]
+        if marked:
+            curve.set(marker="o", markevery=marked)
         if len(line.values) > 1:
             low = line.values.min(0)
             high = line.values.max(0)
@@ -553,12 +553,12 @@ def _score_lines(groups: Sequence[pd.DataFrame]) -> list[_Line]:
         if not size:
             continue
         values = np.stack([curve.scores[:size] for curve in curves])
-        places = octave_places(int(min(curve.length.min() for curve in curves)))
-        x = [float(place + 1) for place in places]
+        positions = octave_positions(int(min(curve.length.min() for curve in curves)))
+        x = [float(position + 1) for position in positions]
         key = values.tobytes()
         names.setdefault(key, []).append(name)
         index = list(names).index(key)
-        lines[key] = _Line(_join_two(names[key]), index, x, values, _places_of_drops(curves, x))
+        lines[key] = _Line(_join_two(names[key]), index, x, values, _ranks_of_drops(curves, x))
     return list(lines.values())
 
 
@@ -568,7 +568,7 @@ def _join_two(names: Sequence[str]) -> str:
     return first_names(names, min(count, len(names)))
 
 
-def _places_of_drops(curves: Sequence[ScoreCurves], x: Sequence[float]) -> list[float]:
+def _ranks_of_drops(curves: Sequence[ScoreCurves], x: Sequence[float]) -> list[float]:
     """Return the x values nearest to the median ranks of the two steepest drops."""
     pairs = []
     for curve in curves:

@@ -264,10 +264,10 @@ def _row_of_draws(dataset: Dataset, row: int, label: str, draws: pd.DataFrame, t
     for epoch, columns, scores in zip(refreshes["epoch"], refreshes["negatives"], refreshes["scores"], strict=True):
         for column, score in zip(columns, scores, strict=True):
             negatives.append((int(epoch), int(column), float(score)))
-    places = np.unique(np.linspace(0, len(negatives) - 1, min(TOP, len(negatives))).round().astype(int))
+    indices = np.unique(np.linspace(0, len(negatives) - 1, min(TOP, len(negatives))).round().astype(int))
     images = []
-    for place in places:
-        epoch, column, score = negatives[place]
+    for index in indices:
+        epoch, column, score = negatives[index]
         relation = _relation(dataset, row, column)
         word = " false negative" if relation == "relevant" else _word(relation)
         images.append(thumb(dataset.images[column], f"{score:.2f}{word}, pool of epoch {epoch}", relation))

@@ -42,15 +42,15 @@ def _draw(read_lines: Callable[[], Sequence[tuple[str, Sequence[KindShares]]]], 
     lines = read_lines()
     _, first = lines[0]
     kinds = [share.kind for share in first]
-    for place, kind in enumerate(kinds):
-        y = np.arange(len(lines)) + (place + 1) / (len(kinds) + 1) - 0.5
-        shares = [shares[place] for _, shares in lines]
+    for number, kind in enumerate(kinds):
+        y = np.arange(len(lines)) + (number + 1) / (len(kinds) + 1) - 0.5
+        shares = [shares[number] for _, shares in lines]
         if side == 0:
             estimates = [share.drawn for share in shares]
         else:
             estimates = [share.mistakes for share in shares]
         mean, low, high = 100 * np.array(estimates).T
-        axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[place], color=PALETTE[place], label=kind)
+        axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[number], color=PALETTE[number], label=kind)
         if not side:
             axes.plot([100 * share.random for share in shares], y, "|", color=GREY)
     spot: Any = axes.get_subplotspec()  # the first in its row, where panels stand below each other

@@ -62,7 +62,7 @@ class Terms:
     lines: Mapping[str, str]
 
     def anchor(self, name: str) -> str:
-        """Return the id of a name's line: the column, and the name's place in the list."""
+        """Return the id of a name's line: the column, and the name's position in the list."""
         return f"{self.column}-{list(self.lines).index(name) + 1}"
 
 
@@ -118,8 +118,8 @@ def write_page(folder: Path, page: Page, form: Form = "svg", before: str = "") -
         NegbenchError: the folder cannot be written.
     """
     check_links(folder.parent)
-    for place in (folder, folder / "tables", folder / "figures"):
-        sweep(place)  # a killed process may have left something
+    for part_folder in (folder, folder / "tables", folder / "figures"):
+        sweep(part_folder)  # a killed process may have left something
     written = [folder / "index.html"]
     figures = dict(re.findall(r'id="figure-([^"]+)">(.*?)</figure>', before, re.DOTALL))
     for chart in _all(page, Chart):

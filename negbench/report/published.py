@@ -64,8 +64,8 @@ def rows_beside(manifest: Mapping[str, Any], metrics: Collection[str]) -> list[P
         return []
     identity, _, _ = dataset["val"].rpartition("-")
     name, _, protocol = identity.partition("@")
-    place = (name, dataset.get("split", "val"), protocol)  # older runs stored no split, and were scored on val
-    rows = [row for row in published_rows() if (row.dataset, row.split, row.protocol) == place]
+    gallery = (name, dataset.get("split", "val"), protocol)  # older runs stored no split, and were scored on val
+    rows = [row for row in published_rows() if (row.dataset, row.split, row.protocol) == gallery]
     return [row for row in rows if set(row.metrics) <= set(metrics)]
 
 

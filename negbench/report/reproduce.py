@@ -104,20 +104,20 @@ def _table(table: Mapping[str, Any], trained: str) -> list[str]:
     head = f"\n**{table['paper']} {table['table']}**, {table['dataset']} {table['split']}@{table['protocol']}{unit}"
     name = table["dataset"]
     if any("cirqrs" in column for column in table["columns"]):
-        place = f"`negbench evaluate --ranks FILE --dataset {name} --metric cirqrs --scorer RUN` prints its columns."
+        where = f"`negbench evaluate --ranks FILE --dataset {name} --metric cirqrs --scorer RUN` prints its columns."
     elif issubclass(registry.get("datasets", name), HasTestServer) and table["split"] != "val":
-        place = f"`negbench evaluate RUN --dataset {name} --split {table['split']} --submission DIR` writes the file"
-        place += " for the closed split's server; no result on val stands beside these rows."
+        where = f"`negbench evaluate RUN --dataset {name} --split {table['split']} --submission DIR` writes the file"
+        where += " for the closed split's server; no result on val stands beside these rows."
     elif name != trained:
-        place = f"`negbench evaluate RUN --dataset {name}` prints one's own numbers."
+        where = f"`negbench evaluate RUN --dataset {name}` prints one's own numbers."
     elif table.get("beside", True):
-        place = "The report of a run or comparison prints these rows beside one's own."
+        where = "The report of a run or comparison prints these rows beside one's own."
     else:
-        place = "A run has another gallery, so no report prints these rows beside it."
+        where = "A run has another gallery, so no report prints these rows beside it."
     note = f" In print: {table['note']}." if "note" in table else ""
     rows = []
     for row in table["rows"]:
         values = ["-" if value is None else f"{value:g}" for value in row["values"]]
         rows.append([row["row"], *values])
     frame = pd.DataFrame(rows, columns=["method", *(label_of(column) for column in table["columns"])])
-    return [f"{head}. {place}{note}\n", markdown(frame)]
+    return [f"{head}. {where}{note}\n", markdown(frame)]

@@ -171,7 +171,7 @@ def _print_second_call(
     None if it warns, e.g. of an MLflow store that does not answer: the next call may print something else.
     """
     collector = _Collector()
-    with collector.in_place_of_handlers(), console.capture() as capture:
+    with collector.instead_of_handlers(), console.capture() as capture:
         path = command(options, console)
     if collector.warned:
         return None
@@ -201,7 +201,7 @@ class _Collector(logging.Handler):
             self.warned = True
 
     @contextmanager
-    def in_place_of_handlers(self) -> Iterator[None]:
+    def instead_of_handlers(self) -> Iterator[None]:
         """Collect the warnings of this block instead of printing them; progress is off, too."""
         level = log.level
         propagate = log.propagate

@@ -6,7 +6,7 @@ What MLflow 3 does with them, which decides names and order here:
   the Assistant, which MLflow opens at a first visit; the part before the last "/" names a section. Both are sorted by
   code unit, so that a capital comes first: only recall begins with one.
 - The page that compares chosen runs opens on the first metric that was logged, its scatter plot on the first by name.
-- Of the rows of the list, the first ten are drawn. `PLACE` sorts them.
+- Of the rows of the list, the first ten are drawn. `POSITION` sorts them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import join_names
 from negbench.grid.axis import AXES, GroupKey, group_key
 from negbench.metrics.names import SHORT
-from negbench.store.copies import PLACE, SummaryRun
+from negbench.store.copies import POSITION, SummaryRun
 from negbench.store.runfolder import final_values
 
 DRAWN = 10  # rows that MLflow draws at first
@@ -86,9 +86,9 @@ def summary_runs(findings: Findings) -> tuple[list[SummaryRun], str]:
             rows.setdefault(group_key(vars(row)), row)
     groups = sort_for_drawing(findings.groups, [rows.get(key_of(group)) for group in findings.groups])
     runs = []
-    for place, group in enumerate(groups):
+    for position, group in enumerate(groups):
         name = " ".join(shared_value(group, axis) for axis in axes if shared_value(group, axis))
-        runs.append(_summary(name, group, rows.get(key_of(group)), place))
+        runs.append(_summary(name, group, rows.get(key_of(group)), position))
     names = [run.name for run in runs[DRAWN:]]
     if not names:
         return runs, ""
@@ -105,33 +105,33 @@ def sort_for_drawing(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict | No
         groups: the cells of each row.
         rows: the verdict of each group; None for one without.
     """
-    places = range(len(groups))
+    indices = range(len(groups))
     means = [float("-inf") if row is None else row.mean.value for row in rows]
-    ranked = sorted(places, key=lambda place: -means[place])
-    tables: dict[tuple[str, ...], list[int]] = {}  # table -> the places of its groups, the best first
+    ranked = sorted(indices, key=lambda index: -means[index])
+    tables: dict[tuple[str, ...], list[int]] = {}  # table -> the indices of its groups, the best first
     baseline_of: dict[tuple[str, ...], int] = {}
-    for place in ranked:
-        row = rows[place]
+    for index in ranked:
+        row = rows[index]
         if row is not None:
-            tables.setdefault(row.table_key, []).append(place)
+            tables.setdefault(row.table_key, []).append(index)
             if row.verdict == "baseline":
-                baseline_of[row.table_key] = place
+                baseline_of[row.table_key] = index
     best = [members[0] for members in tables.values()]
     baselines = [baseline_of[key] for key in tables if key in baseline_of]
     worst = [members[-1] for members in tables.values()]
     first = list(dict.fromkeys([*best, *baselines, *worst, *ranked]))[:DRAWN]
-    order = [place for place in ranked if place in first] + [place for place in ranked if place not in first]
-    return [groups[place] for place in order]
+    order = [index for index in ranked if index in first] + [index for index in ranked if index not in first]
+    return [groups[index] for index in order]
 
 
-def _summary(name: str, group: pd.DataFrame, row: Verdict | None, place: int) -> SummaryRun:
+def _summary(name: str, group: pd.DataFrame, row: Verdict | None, position: int) -> SummaryRun:
     """Build a summary run: means of final values, deviations of recall, shared parameters, the verdict."""
     configs = [run.config.flat() for run in group["stored"]]
     parameters: dict[str, Any] = {}
     for key, value in configs[0].items():
         if all(config.get(key) == value for config in configs):
             parameters[key] = value
-    tags = labels_of(group) | {PLACE: f"{place:04d}"}
+    tags = labels_of(group) | {POSITION: f"{position:04d}"}
     if row is not None:
         tags |= {"verdict": row.verdict, "baseline": row.baseline, "tested": row.metric}
         tags |= {"beaten by": ", ".join(row.beaten_by)}

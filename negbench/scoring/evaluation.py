@@ -38,9 +38,9 @@ class Embeddings:
 @torch.inference_mode()
 def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: int | None = None) -> Tensor:
     """[N, T, D] candidate tokens of the images in these feature rows; images with the same features share theirs."""
-    distinct, place = rows.unique(return_inverse=True)
+    distinct, token_row = rows.unique(return_inverse=True)
     if len(distinct) < len(rows):
-        return embed_candidates(backbone, scene, distinct, batch)[place.to(backbone.device)]
+        return embed_candidates(backbone, scene, distinct, batch)[token_row.to(backbone.device)]
     tables: dict[str, Tensor] = {}
     blocks = _blocks(scene, len(rows), batch or _images_at_once(backbone, scene, rows), "candidates", rows, batch)
     with backbone.evaluating():
@@ -148,8 +148,8 @@ def _by_picture(
     device = backbone.device
     count = len(references)
     pictures = torch.cat([images, references]).unique()
-    place = torch.searchsorted(pictures, references)  # of each query's reference among the pictures
-    by_place = place.argsort(stable=True)
+    picture_of_query = torch.searchsorted(pictures, references)  # of each query's reference among the pictures
+    by_picture = picture_of_query.argsort(stable=True)
     tables: dict[str, Tensor] = {}
     queries: dict[str, Tensor] = {}
     at_once = _queries_at_once(backbone, scene, references, texts[0])
@@ -160,9 +160,9 @@ def _by_picture(
             part = {"tokens": backbone.candidates(features).float(), "keys": keys_of(features)}
             put(tables, part, block, len(pictures))
             edges = torch.stack([block[0], block[-1] + 1])
-            first, last = torch.searchsorted(place[by_place], edges).tolist()
-            for rows in by_place[first:last].split(at_once):
-                reference = features[(place[rows] - block[0]).to(device)]
+            first, last = torch.searchsorted(picture_of_query[by_picture], edges).tolist()
+            for rows in by_picture[first:last].split(at_once):
+                reference = features[(picture_of_query[rows] - block[0]).to(device)]
                 for number, tokens in enumerate(texts):
                     texts_of_block = {name: value[rows].to(device) for name, value in tokens.items()}
                     put(queries, {f"{number}": backbone.queries(reference, texts_of_block).float()}, rows, count)
@@ -170,14 +170,14 @@ def _by_picture(
         for number in range(len(texts)):  # a process may have pictures that no query refers to
             queries.setdefault(f"{number}", tables["tokens"].new_zeros(count, width))
         blocks.merge(tables)
-        blocks.merge(queries, place)
+        blocks.merge(queries, picture_of_query)
 
         def features_of(rows: Tensor) -> Tensor:
             return scene.features(backbone, pictures[rows.cpu()])
 
         copies = Copies.by_key(tables["keys"], features_of)
     levelled = copies.level(tables["tokens"][None])[0]
-    alone = functional.normalize(levelled.mean(1), dim=-1)[place.to(device)]
+    alone = functional.normalize(levelled.mean(1), dim=-1)[picture_of_query.to(device)]
     candidates = levelled[torch.searchsorted(pictures, images).to(device)]
     composed = [queries[f"{number}"] for number in range(len(texts))]
     return Embeddings(composed[0], candidates, alone, tuple(composed[1:]))
@@ -205,13 +205,13 @@ class _Blocks:
     local: Sequence[Tensor]
     team: Team
 
-    def merge(self, tables: dict[str, Tensor], place: Tensor | None = None) -> None:
-        """Put the other processes' rows into the tables; `place`: of each row of a table among the blocks' rows."""
+    def merge(self, tables: dict[str, Tensor], block_rows: Tensor | None = None) -> None:
+        """Put the other processes' rows into the tables; `block_rows`: the row in the blocks of each row of a table."""
         if len(self.local) == len(self.every):
             return
         rows = torch.cat(list(self.local))
-        if place is not None:
-            rows = torch.isin(place, rows).nonzero().squeeze(1)
+        if block_rows is not None:
+            rows = torch.isin(block_rows, rows).nonzero().squeeze(1)
         self.team.merge(tables, rows)
 
 

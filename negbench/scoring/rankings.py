@@ -251,15 +251,15 @@ def _check_queries(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[st
 
 
 def _entries(query: Query, ranking: Ranking) -> dict[str, float]:
-    """Return image id -> score of each listed image; lists score by place, and equal scores share a place."""
+    """Return image id -> score of each listed image; lists score by rank, and equal scores share a rank."""
     where = f"the ranking of query {short_repr(query.id)}"
     if isinstance(ranking, Mapping):
         for score in ranking.values():
             if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
                 raise NegbenchError(f"{where}: expected a finite score for each image, got {short_repr(ranking)}")
         best_first = sorted(set(ranking.values()), reverse=True)
-        place_score = {score: -float(place) for place, score in enumerate(best_first)}
-        return {str(image): place_score[score] for image, score in ranking.items()}
+        score_of = {score: -float(rank) for rank, score in enumerate(best_first)}
+        return {str(image): score_of[score] for image, score in ranking.items()}
     if isinstance(ranking, str | bytes) or not isinstance(ranking, Sequence):
         raise NegbenchError(
             f"{where}: expected a list of image ids, best first, or a score for each id, got {short_repr(ranking)}"
@@ -283,7 +283,7 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
         NegbenchError: the file cannot be read, or a line, named by its number, has another format.
     """
     by_query: dict[str, dict[str, float]] = {}
-    places: dict[str, list[tuple[float, float]]] = {}
+    pairs_by_query: dict[str, list[tuple[float, float]]] = {}
     for number, line in enumerate(_text(path).splitlines(), start=1):
         if not line.strip():
             continue
@@ -302,24 +302,24 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
             raise NegbenchError(f"{path}: line {number}: image {image!r} of query {query!r} occurs twice")
         by_query[query][image] = score
         with suppress(ValueError):
-            places.setdefault(query, []).append((float(fields[3]), score))
+            pairs_by_query.setdefault(query, []).append((float(fields[3]), score))
     if not by_query:
         raise NegbenchError(f"{path} holds no ranking")
-    for doubt in _contradictions(places, path):
+    for doubt in _contradictions(pairs_by_query, path):
         _log.warning("note: %s", doubt)
     return by_query
 
 
-def _contradictions(places: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> list[str]:
+def _contradictions(pairs_by_query: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> list[str]:
     """Say in how many queries the column of ranks contradicts the scores; nothing if in none.
 
     Args:
-        places: query -> (rank, score) of each image.
+        pairs_by_query: query -> (rank, score) of each image.
         path: for the line.
     """
     contradicted = 0
     reverse = 0
-    for pairs in places.values():
+    for pairs in pairs_by_query.values():
         rises = 0
         falls = 0
         for (rank, score), (next_rank, next_score) in itertools.pairwise(sorted(pairs)):
@@ -330,7 +330,8 @@ def _contradictions(places: Mapping[str, Sequence[tuple[float, float]]], path: P
         reverse += rises > 0 and falls == 0
     if not contradicted:
         return []
-    line = f"the ranks and the scores of {path} contradict each other in {contradicted:,} of {len(places):,} queries"
-    if reverse >= NEARLY * len(places):
+    queries = len(pairs_by_query)
+    line = f"the ranks and the scores of {path} contradict each other in {contradicted:,} of {queries:,} queries"
+    if reverse >= NEARLY * queries:
         return [f"{line}: are the scores distances? Scores count, the highest first: write the negatives of distances"]
     return [f"{line}: the scores count, as for trec_eval"]

@@ -18,7 +18,7 @@ from negbench.metrics.equal_rows import Copies
 
 # A tile of scores: 256 queries (fewer if the corpus is so large that a block must be smaller, or so small that queries
 # are few, too: less padding) against images with 2^14 tokens together. On a CPU 2^10 tokens, if scores are copied to
-# their place in a second step: what such a product reads and writes fits into the L2 cache.
+# their columns in a second step: what such a product reads and writes fits into the L2 cache.
 _TILE_QUERIES = 256
 _FEW_QUERIES = 128
 _FEW_IMAGES = 2**12
@@ -49,13 +49,13 @@ class Corpus(NamedTuple):
     @classmethod
     def of(cls, table: Tensor, rows: Tensor) -> Corpus:
         """Select `table[rows]`: as a view if the rows are contiguous, as a copy unless it would be large."""
-        place = rows.to(table.device)
+        rows_of_table = rows.to(table.device)
         if len(rows) and bool((rows.diff() == 1).all()):
             tokens = table[int(rows[0]) : int(rows[-1]) + 1]
         elif len(rows) * table[:1].nbytes <= _COPY_BYTES:
-            tokens = table[place]
+            tokens = table[rows_of_table]
         else:
-            return cls(table, place, Copies.of(table, place))
+            return cls(table, rows_of_table, Copies.of(table, rows_of_table))
         return cls(tokens, None, Copies.of(tokens, None))
 
 
@@ -98,12 +98,12 @@ def tiled_relevance(queries: Tensor, corpus: Corpus, into: Tensor | None = None)
             padding = -len(flat) % _COLUMNS
             columns = (functional.pad(flat, (0, 0, 0, padding)) if padding else flat).T
             for top in range(0, len(queries), height):
-                place = scores[top : top + height, left:right]
+                tile = scores[top : top + height, left:right]
                 rows = queries[top : top + height]
                 if full_rows and not padding:
-                    torch.mm(rows, columns, out=place)
+                    torch.mm(rows, columns, out=tile)
                     continue
                 part = product[: height * columns.shape[1]].view(height, -1)
                 torch.mm(rows, columns, out=part)
-                torch.amax(part[: len(place), : len(flat)].unflatten(1, (tokens_per_image, -1)), 1, out=place)
+                torch.amax(part[: len(tile), : len(flat)].unflatten(1, (tokens_per_image, -1)), 1, out=tile)
     return copies.level(scores)

@@ -18,7 +18,7 @@ MOVES_SCORES = False  # only about copies
 NOTE = "mlflow.json"  # in a folder: where its copy is
 ORIGIN = {"negbench.version": __version__, "mlflow.source.name": "negbench"}
 PARENT = "mlflow.parentRunId"
-PLACE = "negbench.place"  # tag of a summary: its place in the list, as four digits
+POSITION = "negbench.place"  # tag of a summary: its position in the list, as four digits
 SUMMARIES = "tags.`negbench.kind` = 'summary'"
 TOKEN = "negbench.token"  # tag of an MLflow run, noted before the run is created
 

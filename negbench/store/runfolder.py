@@ -142,8 +142,8 @@ def check_types(result: Any) -> None:
             if problem["type"] == "missing" and problem["loc"][0] not in _ALWAYS:
                 of_another_version = True
             if not of_another_version:
-                place = ".".join(str(part) for part in problem["loc"])
-                raise ValueError(f"{place}: {problem['msg']}") from error
+                key = ".".join(str(part) for part in problem["loc"])
+                raise ValueError(f"{key}: {problem['msg']}") from error
 
 
 @dataclass(frozen=True)

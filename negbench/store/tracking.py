@@ -27,7 +27,7 @@ from negbench.errors import NegbenchError, RunError, missing_package, without_se
 from negbench.machine.files import atomic_write, lock_file, write_json
 from negbench.machine.received import check_database, read_text
 from negbench.store import patience
-from negbench.store.copies import NOTE, ORIGIN, PARENT, PLACE, SUMMARIES, TOKEN, announce, read_note, run_of
+from negbench.store.copies import NOTE, ORIGIN, PARENT, POSITION, SUMMARIES, TOKEN, announce, read_note, run_of
 from negbench.store.runfolder import RunFolder, final_values
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _PARAM_LIMIT = 6000  # characters of a parameter's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
 _COMPARED = {  # part of the pages' address: only strategies, in the order of their places, as bars
     "searchFilter": SUMMARIES,
-    "orderByKey": f"tags.`{PLACE}`",
+    "orderByKey": f"tags.`{POSITION}`",
     "orderByAsc": "true",
     "compareRunsMode": "CHART",
 }

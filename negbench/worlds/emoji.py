@@ -306,12 +306,12 @@ def _emoji_of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
         varied = tuple(len({*values}) > 1 for values in zip(*looks, strict=True))
         kinds.setdefault(varied, []).append(family)
 
-    def place(family: str) -> bytes:
+    def sort_key(family: str) -> bytes:
         return hashlib.sha256(f"{seed} {family}".encode()).digest()
 
     held_out: set[str] = set()
     for families in kinds.values():
-        families.sort(key=place)
+        families.sort(key=sort_key)
         held_out.update(families[: round(FIXED.held_out * len(families))])
     return [emoji for emoji in world.images if (emoji.family in held_out) == (split == "val")]
 

@@ -195,8 +195,8 @@ def _parts(spec: Spec, split: str, *, in_lines: bool) -> Iterator[WorldPart]:
     """Plan a split in one category, or in equal shares of all where one has too few garments for either split."""
     categories = (GROUP,) if fits_one(spec, GROUP) else CATEGORIES
     count = len(categories)
-    for place, category in enumerate(categories):
-        later = count - 1 - place  # of an indivisible number the first categories get one more
+    for number, category in enumerate(categories):
+        later = count - 1 - number  # of an indivisible number the first categories get one more
         share = {name: (getattr(spec, name) + later) // count for name in _SIZES}
         yield plan(replace(spec, **share), split, category, in_lines=in_lines)
 

@@ -39,7 +39,7 @@ from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
 from negbench.settings.config import RunConfig
 from negbench.settings.options import Compare, parse_epochs, parse_negatives, parse_seeds
-from negbench.store.copies import PLACE, SUMMARIES
+from negbench.store.copies import POSITION, SUMMARIES
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
@@ -347,7 +347,7 @@ def test_the_page_of_the_store_begins_with_the_answer(both):
 
 def _check_what_mlflow_shows_first(client: MlflowClient, experiment: str, count: int) -> None:
     """Check, by the orders of MLflow's pages, that recall comes first and that cut titles differ."""
-    summaries = client.search_runs([experiment], SUMMARIES, order_by=[f"tags.`{PLACE}` ASC"])
+    summaries = client.search_runs([experiment], SUMMARIES, order_by=[f"tags.`{POSITION}` ASC"])
     means = [run.data.metrics["vs/mean"] for run in summaries]
     assert means == sorted(means, reverse=True)
     assert len(means) == count

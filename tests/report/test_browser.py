@@ -17,7 +17,7 @@ from negbench.cli.main import run as negbench
 from negbench.machine.files import write_json
 from negbench.report.claims import claims_page
 from negbench.report.page import write_page
-from negbench.store.copies import PLACE
+from negbench.store.copies import POSITION
 from negbench.store.tracking import Tracker
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -96,7 +96,7 @@ def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer
     """Without a name, `negbench ui` prints the address of the newest comparison."""
     (printed,) = re.findall(rf"{server}/#/experiments/\S+", (runs / "ui.log").read_text(encoding="utf-8"))
     page.goto(printed)
-    ranked = sorted(mlflow_runs(runs)["summary"], key=lambda run: run.data.tags[PLACE])
+    ranked = sorted(mlflow_runs(runs)["summary"], key=lambda run: run.data.tags[POSITION])
     page.get_by_role("link", name=ranked[0].info.run_name, exact=True).first.wait_for()
     names = page.locator("a[href*='/runs/']").all_inner_texts()  # summaries only, the best first
     assert names == [run.info.run_name for run in ranked]
