@@ -39,17 +39,17 @@ def mean_distance(features: Tensor, groups: Sequence[Hashable], codes: Sequence[
         codes: of each picture; None: all pairs of a group.
     """
     members: dict[Hashable, list[int]] = {}
-    for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
     total = 0.0
     pairs = 0
-    for places in members.values():
-        if len(places) < 2:
+    for indices in members.values():
+        if len(indices) < 2:
             continue
-        squared = torch.cdist(features[places], features[places]).square()
+        squared = torch.cdist(features[indices], features[indices]).square()
         is_pair = torch.ones_like(squared, dtype=torch.bool).triu(1)
         if codes is not None:
-            group_codes = torch.tensor([codes[place] for place in places])
+            group_codes = torch.tensor([codes[index] for index in indices])
             is_pair &= group_codes[:, None] != group_codes
         total += float(squared[is_pair].sum())
         pairs += int(is_pair.sum())
@@ -102,7 +102,7 @@ def pictures_of(opened: ScoredSplit) -> tuple[Tensor, Tensor, list[Hashable]]:
     look = codes[single][:, first : first + len(names)]
     if dataset.card.name == "vectors":
         return features, look, [int(category) for category in codes[single][:, 0]]
-    artists = [dataset.images[place].partition("/")[0] for place in columns.tolist()]
+    artists = [dataset.images[index].partition("/")[0] for index in columns.tolist()]
     families = codes[single][:, 0].tolist()
     return features, look, list(zip(families, artists, strict=True))
 

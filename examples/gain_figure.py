@@ -81,11 +81,11 @@ def best_pairs(trials: pd.DataFrame, by: Sequence[str], metric: str) -> pd.DataF
 def commands(pairs: pd.DataFrame, by: Sequence[str], command: str, name: str) -> list[str]:
     """Return one command for each setting and pair, which runs all strategies that take this pair there."""
     lines = []
-    for place, rows in pairs.groupby([*by, *PAIR], sort=True):
-        *values, tau, rate = place
+    for key, rows in pairs.groupby([*by, *PAIR], sort=True):
+        *values, tau, rate = key
         settings = [f"--set {key}={value}" for key, value in zip(by, values, strict=True)]
         strategies = ",".join(as_option(strategy) for strategy in rows["strategy"])
-        comparison = "-".join(str(value) for value in (name, *place))
+        comparison = "-".join(str(value) for value in (name, *key))
         pair = f"--losses info-nce:tau={tau} --lr {rate}"
         lines.append(f"{command} {' '.join(settings)} {pair} --strategies {strategies} --name {comparison}")
     return lines
@@ -132,7 +132,7 @@ def gains(cells: pd.DataFrame, x: str, panels: Sequence[str]) -> pd.DataFrame:
     """
     records: list[dict[str, Any]] = []
     for panel, of_panel in _split(cells, panels):
-        places = of_panel[x].nunique()
+        points = of_panel[x].nunique()
         for value, of_place in of_panel.groupby(x, sort=True):
             queries: dict[int, Any] = {}
             values = {}
@@ -140,15 +140,15 @@ def gains(cells: pd.DataFrame, x: str, panels: Sequence[str]) -> pd.DataFrame:
                 values[strategy] = values_of(folders_of(rows.sort_values("seed")), METRICS, queries)
             if len(values) < 2 or BASELINE not in values:
                 continue
-            place = {**panel, x: value}
+            point = {**panel, x: value}
             for metric in METRICS:
                 of_metric = {strategy: by_metric[metric] for strategy, by_metric in values.items()}
-                tests = differences(of_metric, BASELINE, alpha_part=1 / places, key=f"{place}/{metric}")
+                tests = differences(of_metric, BASELINE, alpha_part=1 / points, key=f"{point}/{metric}")
                 level = 100 * tests.means[BASELINE].mean
                 for strategy, test in tests.against.items():
                     records.append(
                         {
-                            **place,
+                            **point,
                             "metric": metric,
                             "strategy": strategy,
                             "batch alone": level,
@@ -166,8 +166,8 @@ def _split(frame: pd.DataFrame, panels: Sequence[str]) -> list[tuple[dict[str, A
     if not panels:
         return [({}, frame)]
     split = []
-    for place, rows in frame.groupby(list(panels), sort=True):
-        split.append((dict(zip(panels, place, strict=True)), rows))
+    for values, rows in frame.groupby(list(panels), sort=True):
+        split.append((dict(zip(panels, values, strict=True)), rows))
     return split
 
 
@@ -178,23 +178,23 @@ def table(rows_of_gains: pd.DataFrame, x: str, panels: Sequence[str]) -> str:
         of_metric = rows_of_gains[rows_of_gains["metric"] == metric]
         head = ["in addition to the batch"]
         batch_alone = [f"nothing: {label_of(metric)}"]
-        places = _split(of_metric, [*panels, x])
-        for place, rows in places:
-            head.append(_heading(place))
+        rows_by_labels = _split(of_metric, [*panels, x])
+        for labels, rows in rows_by_labels:
+            head.append(_heading(labels))
             batch_alone.append(f"{rows['batch alone'].iloc[0]:.1f} %")
         lines = [head, ["---" for _ in head], batch_alone]
         for strategy in dict.fromkeys(of_metric["strategy"]):
-            cells = [_cell(rows[rows["strategy"] == strategy]) for _, rows in places]
+            cells = [_cell(rows[rows["strategy"] == strategy]) for _, rows in rows_by_labels]
             lines.append([f"`{strategy}`", *cells])
         parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
     return "\n\n".join(parts)
 
 
-def _heading(place: Mapping[str, Any]) -> str:
+def _heading(labels: Mapping[str, Any]) -> str:
     """Return settings as a heading: 'batch_size 8, epochs 3'; a comparison is its name."""
-    if "comparison" in place:
-        return str(place["comparison"])
-    return ", ".join(f"{key.partition('.')[2]} {value:g}" for key, value in place.items())
+    if "comparison" in labels:
+        return str(labels["comparison"])
+    return ", ".join(f"{key.partition('.')[2]} {value:g}" for key, value in labels.items())
 
 
 def _cell(rows: pd.DataFrame) -> str:
@@ -229,48 +229,48 @@ def chart(
         across = len(split)
         for panel, rows in split:
             title = ", ".join([label_of(metric), _heading(panel)]) if panel else label_of(metric)
-            lines = _mark_places(rows, x, marks)
+            lines = _mark_positions(rows, x, marks)
             if metric == LEVELS_OF:
-                lines += _level_places(rows, x, levels)
+                lines += _level_positions(rows, x, levels)
             drawings.append(Panel(title, partial(_draw, rows, x, strategies, lines)))
     if across == 1:
         across = len(metrics)
     return Chart("gain", "", "", tuple(drawings), across)
 
 
-def _mark_places(rows: pd.DataFrame, x: str, marks: Sequence[str]) -> list[tuple[float, str]]:
+def _mark_positions(rows: pd.DataFrame, x: str, marks: Sequence[str]) -> list[tuple[float, str]]:
     """Return where on a panel's axis these values of `x` lie, with their names; none that lie outside."""
     values = sorted(rows[x].unique())
-    places = []
+    positions = []
     for mark in marks:
         text, _, name = mark.partition(":")
         value = float(text)
         if values[0] <= value <= values[-1]:
-            places.append((float(np.interp(value, values, range(len(values)))), name))
-    return places
+            positions.append((float(np.interp(value, values, range(len(values)))), name))
+    return positions
 
 
-def _level_places(rows: pd.DataFrame, x: str, levels: Sequence[str]) -> list[tuple[float, str]]:
+def _level_positions(rows: pd.DataFrame, x: str, levels: Sequence[str]) -> list[tuple[float, str]]:
     """Return where the batch alone reaches these levels, between two settings, with their names; none it misses."""
     alone = rows.groupby(x, sort=True)["batch alone"].first().to_list()
-    places = []
+    positions = []
     for mark in levels:
         text, _, name = mark.partition(":")
         level = float(text)
-        for place, (before, after) in enumerate(itertools.pairwise(alone)):
+        for index, (before, after) in enumerate(itertools.pairwise(alone)):
             if before != after and min(before, after) <= level <= max(before, after):
-                places.append((place + (level - before) / (after - before), name))
+                positions.append((index + (level - before) / (after - before), name))
                 break
-    return places
+    return positions
 
 
 def _draw(rows: pd.DataFrame, x: str, strategies: Sequence[str], marks: Sequence[tuple[float, str]], axes: Any) -> None:
     values = sorted(rows[x].unique())
-    places = {value: place for place, value in enumerate(values)}
+    positions = {value: index for index, value in enumerate(values)}
     for number, strategy in enumerate(strategies):
         line = rows[rows["strategy"] == strategy].sort_values(x)
         beside = 0.06 * (number - (len(strategies) - 1) / 2)  # so that intervals do not cover each other
-        at = [places[value] + beside for value in line[x]]
+        at = [positions[value] + beside for value in line[x]]
         reach = np.array([line["gain"] - line["low"], line["high"] - line["gain"]])
         axes.errorbar(
             at,

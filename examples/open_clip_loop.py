@@ -53,11 +53,11 @@ def finetune(
         model.train()
         for rows in torch.randperm(len(tokens), generator=order).split(batch):
             columns = torch.cat([targets[rows, None], mined.negatives[rows]], dim=1)
-            distinct, place = columns.unique(return_inverse=True)  # encode each image once even if drawn twice
+            distinct, position = columns.unique(return_inverse=True)  # encode each image once even if drawn twice
             text = model.encode_text(tokens[rows], normalize=True)
             scores = text @ model.encode_image(images[distinct], normalize=True).T
-            of_batch = scores[:, place[:, 0]]  # [B, B], those of the captions' own images in the diagonal
-            of_mined = scores.gather(1, place[:, 1:])  # [B, M]
+            of_batch = scores[:, position[:, 0]]  # [B, B], those of the captions' own images in the diagonal
+            of_mined = scores.gather(1, position[:, 1:])  # [B, M]
             others = targets[rows, None] != targets[rows]  # another caption's image, unless it is this one's, too
             allowed = torch.cat([others, torch.ones_like(of_mined, dtype=torch.bool)], dim=1)
             optimiser.zero_grad()

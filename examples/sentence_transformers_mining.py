@@ -92,7 +92,7 @@ def mine_hard_negatives(
         if len(negatives) < num_negatives or mined.fallback[row]:
             continue
         for number in columns:
-            values = [query, *(texts[place] for place in (number, *negatives))]
+            values = [query, *(texts[index] for index in (number, *negatives))]
             for name, value in zip(names, values, strict=True):
                 table[name].append(value)
     return Dataset.from_dict(table)

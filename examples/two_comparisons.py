@@ -34,20 +34,20 @@ def rows(first: Findings, second: Findings) -> pd.DataFrame:
     """Return each row of both on the main metric of the first: the means in %, the change in points, the verdicts."""
     axes = axes_of(first, second)
 
-    def place_of(row: Verdict) -> tuple[Any, ...]:
+    def key_of(row: Verdict) -> tuple[Any, ...]:
         return tuple(getattr(row, axis) for axis in axes)
 
-    counterparts = {(row.metric, place_of(row)): row for row in second.verdicts}
+    counterparts = {(row.metric, key_of(row)): row for row in second.verdicts}
     records = []
     for row in first.main_verdicts:
-        counterpart = counterparts.get((row.metric, place_of(row)))
+        counterpart = counterparts.get((row.metric, key_of(row)))
         if counterpart is None:
             continue
         mean = 100 * row.mean.value
         other_mean = 100 * counterpart.mean.value
         changed = row.verdict != counterpart.verdict
         means = (mean, other_mean, mean - other_mean)
-        records.append((*place_of(row), *means, row.verdict, counterpart.verdict, changed))
+        records.append((*key_of(row), *means, row.verdict, counterpart.verdict, changed))
     columns = [*axes, "mean", "other mean", "moved", "verdict", "other verdict", "changed"]
     return pd.DataFrame(records, columns=columns)
 
@@ -56,14 +56,14 @@ def settings(first: Findings, second: Findings) -> pd.DataFrame:
     """Return the settings, versions, data, code and weights that differ in rows of both, over the seeds of both."""
     axes = axes_of(first, second)
 
-    def place_of(cells: pd.DataFrame) -> tuple[Any, ...]:
+    def key_of(cells: pd.DataFrame) -> tuple[Any, ...]:
         return tuple(shared_value(cells, axis) for axis in axes)
 
-    counterparts = {place_of(cells): cells for cells in second.groups}
+    counterparts = {key_of(cells): cells for cells in second.groups}
     values_of_first: dict[str, set[str]] = defaultdict(set)
     values_of_second: dict[str, set[str]] = defaultdict(set)
     for cells in first.groups:
-        counterpart = counterparts.get(place_of(cells))
+        counterpart = counterparts.get(key_of(cells))
         if counterpart is None:
             continue
         seeds = set(cells["seed"]) & set(counterpart["seed"])

@@ -427,25 +427,25 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
     client = Tracker.client
     first = shared_folder / "store"
 
-    def connect_without_sync(*place: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*place, **options)
+    def connect_without_sync(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
         with suppress(sqlite3.Error):  # the file may not be a database
             connection.execute("PRAGMA synchronous = OFF")
         return connection
 
-    def copy_first_store(tracker: Tracker, place: Path) -> None:
+    def copy_first_store(tracker: Tracker, database: Path) -> None:
         with tracker.guard():
             notes(tracker._set_aside())  # marks the folder as the store's own; an unmarked one is taken for moved
-        if not place.exists():
+        if not database.exists():
             with lock_file(first / "made.lock"):
-                if not (first / place.name).exists():
+                if not (first / database.name).exists():
                     client(Tracker.open(first)).search_experiments()
         with tracker.guard():
             try:
-                if not place.exists():  # check again under the lock
-                    shutil.copy(first / place.name, place)
+                if not database.exists():  # check again under the lock
+                    shutil.copy(first / database.name, database)
             except OSError:  # disk full: create the store without the copy
-                place.unlink(missing_ok=True)
+                database.unlink(missing_ok=True)
 
     def client_of_a_copy(self: Tracker) -> MlflowClient:
         if self.uri == default_uri(self.root):
@@ -475,8 +475,8 @@ def statuses() -> Callable[..., Counter[str]]:
 
     def count(runs: Path, uri: str | None = None) -> Counter[str]:
         client = Tracker.open(runs, uri).client()
-        places = [experiment.experiment_id for experiment in client.search_experiments()]
-        return Counter(run.info.status for run in client.search_runs(places))
+        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+        return Counter(run.info.status for run in client.search_runs(experiments))
 
     return count
 

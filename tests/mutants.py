@@ -67,9 +67,9 @@ def _variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Yield named replacements for one node."""
     match node:
         case ast.Compare(left=first, ops=ops, comparators=others):
-            for place, op in enumerate(ops):
+            for index, op in enumerate(ops):
                 other = _COMPARISONS[type(op)]()
-                new = ast.Compare(first, [*ops[:place], other, *ops[place + 1 :]], others)
+                new = ast.Compare(first, [*ops[:index], other, *ops[index + 1 :]], others)
                 yield f"{type(op).__name__} -> {type(other).__name__}", new
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             new = ast.BinOp(left, _OPERATORS[type(op)](), right)
@@ -204,8 +204,8 @@ def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
 
 def attempt(mutant: Mutant, seconds: int) -> tuple[str, str]:
     """Run the tests on a mutant in a new process with a CPU time limit; return the outcome and the failing test."""
-    with tempfile.TemporaryDirectory(prefix="mutant-") as place:
-        output = Path(place, "output")
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        output = Path(folder, "output")
         until = time.monotonic() + _WALL * seconds
         pid = os.fork()
         if not pid:
@@ -213,7 +213,7 @@ def attempt(mutant: Mutant, seconds: int) -> tuple[str, str]:
             try:
                 os.setsid()
                 resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
-                code = _in_child(mutant, output, f"{place}/tests")
+                code = _in_child(mutant, output, f"{folder}/tests")
             finally:
                 sys.stdout.flush()
                 os._exit(code)
@@ -255,12 +255,12 @@ def sample_of(group: str, count: int, seed: int) -> tuple[list[Mutant], int]:
     paths = set[Path]()
     for pattern in GROUPS[group]["sources"]:
         paths.update(ROOT.glob(pattern))
-    places = list[tuple[Path, int]]()
+    faults = list[tuple[Path, int]]()
     for path in sorted(paths):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        places += [(path, number) for number in range(len(_choices(tree)))]
-    sample = random.Random(f"{group}/{seed}").sample(places, min(count, len(places)))
-    return [mutant_of(path, number, GROUPS[group]["tests"]) for path, number in sample], len(places)
+        faults += [(path, number) for number in range(len(_choices(tree)))]
+    sample = random.Random(f"{group}/{seed}").sample(faults, min(count, len(faults)))
+    return [mutant_of(path, number, GROUPS[group]["tests"]) for path, number in sample], len(faults)
 
 
 def try_group(group: str, options: argparse.Namespace) -> str:

@@ -52,8 +52,8 @@ def test_a_call_makes_the_same_comparison_as_the_command(
     assert "[2/2]" in " ".join(record.getMessage() for record in logged)
     assert capsys.readouterr().out == ""
     grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "1", "--name", "c", *vector_flags]
-    place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
-    document = json.loads(run_command("compare", "--lr=fixed", *grid, *place, "--json").out)
+    flags = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
+    document = json.loads(run_command("compare", "--lr=fixed", *grid, *flags, "--json").out)
     assert len(list(tmp_path.glob("*/result.json"))) == 2  # the command reused the runs of the Python call
     assert document["cells"] == json.loads((tmp_path / "c" / "comparison.json").read_text())["cells"]
     assert document["answer"] == comparison.answer

@@ -111,8 +111,8 @@ def reading_paths() -> list[list[Step]]:
         if block.startswith("| file | what it does | and calls |"):
             steps = []
             for line in block.splitlines()[2:]:
-                place, _, calls = line.strip("|").split("|")
-                file, *names = re.findall(r"`(.+?)`", place)
+                cell, _, calls = line.strip("|").split("|")
+                file, *names = re.findall(r"`(.+?)`", cell)
                 steps.append(Step(file, names, re.findall(r"`(\w+)`", calls)))
             paths.append(steps)
     return paths
@@ -126,7 +126,7 @@ def test_a_reading_path_names_each_file_once_and_its_next_step(number, subtests)
     for step in path:
         files += [name for name in (step.file, *step.names) if name.endswith(".py")]
     assert len(files) == len(set(files))
-    for place, step in enumerate(path):
+    for index, step in enumerate(path):
         with subtests.test(step.file):
             home = ROOT if step.file.startswith("strategies/") else ROOT / "negbench"
             if "NAME" in step.file:
@@ -137,7 +137,7 @@ def test_a_reading_path_names_each_file_once_and_its_next_step(number, subtests)
                     assert re.search(rf"(def|class) {name.rpartition('.')[2]}\b", text), name
             for call in step.calls:
                 assert re.search(rf"\b{call}\b", text), call
-            later = " ".join(" ".join([other.file, *other.names]) for other in path[place + 1 :])
+            later = " ".join(" ".join([other.file, *other.names]) for other in path[index + 1 :])
             assert not step.calls or any(re.search(rf"\b{call}\b", later) for call in step.calls), step.calls
 
 
@@ -259,22 +259,22 @@ def test_no_function_has_many_parameters(nodes):
 
 def test_nothing_is_multiplied_by_a_condition():
     """`if` says it: `text * (n > 1)` hides a branch, and always computes what it may drop. A number may be a factor."""
-    assert _places(multiplied_conditions) == []
+    assert _find_lines(multiplied_conditions) == []
 
 
 def test_no_walrus_hides_in_a_loop():
     """A line that assigns says it: a walrus in a `while` or in a comprehension is read over."""
-    assert _places(walruses_in_loops) == []
+    assert _find_lines(walruses_in_loops) == []
 
 
-def _places(lines_of: Callable[[ast.Module], list[int]]) -> list[str]:
+def _find_lines(lines_of: Callable[[ast.Module], list[int]]) -> list[str]:
     """Return 'file:line' of what this finds in the code, the tests and the docs."""
-    places = []
+    found = []
     for top in ("negbench", "strategies", "backbones", "tests", "docs", "examples"):
         for path in sorted((ROOT / top).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            places += [f"{path.relative_to(ROOT)}:{line}" for line in lines_of(tree)]
-    return places
+            found += [f"{path.relative_to(ROOT)}:{line}" for line in lines_of(tree)]
+    return found
 
 
 REFUSED_WALRUSES = {

@@ -38,8 +38,8 @@ def mask(rows: Rows, shape: tuple[int, ...] = (16,), *, p: float = 0.5, layer: i
 def test_a_row_has_its_mask_in_any_batch(shape):
     """Whole, cut, in another order, and one at a time."""
     whole = mask(rows(), shape)
-    for place in range(len(IDS)):
-        assert torch.equal(mask(rows(IDS[[place]]), shape)[0], whole[place]), place
+    for row in range(len(IDS)):
+        assert torch.equal(mask(rows(IDS[[row]]), shape)[0], whole[row]), row
     order = torch.tensor([4, 1, 3])
     assert torch.equal(mask(rows(IDS[order]), shape), whole[order])
     assert torch.equal(whole[0], whole[4])  # one picture in two places

@@ -210,13 +210,13 @@ def test_without_locks_one_line_says_what_is_at_risk(without_locks, tmp_path, ex
     files.write_text(tmp_path / "x", "whole")  # written as ever, and nothing is swept
     assert files.sweep(tmp_path) == []
     line = "NEGBENCH_LOCKS=soft"
-    place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]
-    flags = [*flags_of(vector_sets), *place]
+    store_flags = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]
+    flags = [*flags_of(vector_sets), *store_flags]
     expect_error(["run", "--strategy", "qure", *flags], line)
     expect_error(["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--lr", "fixed", *flags], line)
     study = ["study", "--strategy", "all-corpus", "--search", "train.lr=0.01|0.03", "--sampler", "grid", "--name", "s"]
     sets = [text for text in vector_sets if "n_def" not in text]
-    expect_error([*study, *flags_of(sets), *place], line)
+    expect_error([*study, *flags_of(sets), *store_flags], line)
 
 
 def test_soft_locks_take_their_place(without_locks, monkeypatch, tmp_path, vector_flags):
@@ -226,9 +226,9 @@ def test_soft_locks_take_their_place(without_locks, monkeypatch, tmp_path, vecto
         with pytest.raises(BlockingIOError), files.lock_file(tmp_path / "a.lock", wait=False):
             pass
     assert not (tmp_path / "a.lock.soft").exists()
-    place = ["--runs-dir", str(tmp_path / "runs"), "--no-report", "--lr", "fixed", "--set", "train.epochs=2"]
+    store_flags = ["--runs-dir", str(tmp_path / "runs"), "--no-report", "--lr", "fixed", "--set", "train.epochs=2"]
     grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c"]
-    assert negbench([*grid, *vector_flags, *place]) == 0
+    assert negbench([*grid, *vector_flags, *store_flags]) == 0
     assert not [*tmp_path.rglob("*.soft")]
     monkeypatch.setenv("NEGBENCH_LOCKS", "hard")
     with pytest.raises(NegbenchError, match="expected soft"), files.lock_file(tmp_path / "b.lock"):

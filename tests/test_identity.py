@@ -131,7 +131,7 @@ def test_what_a_run_imports_counts_or_says_that_it_does_not():
     assert not away & {name.split(".")[1] for name in reached}
 
 
-def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(tmp_path, own_registry):
+def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_path(tmp_path, own_registry):
     def hash_of(folder: str, text: str, **more: str) -> str:
         (tmp_path / folder).mkdir(exist_ok=True)
         files = []

@@ -27,7 +27,7 @@ def mutants(load_file: Callable[[Path], ModuleType]) -> Any:
     return load_file(Path(__file__).with_name("mutants.py"))
 
 
-def test_every_fault_by_hand_has_its_place(mutants):
+def test_every_fault_by_hand_stands_in_its_file(mutants):
     faults = mutants.protocol()
     assert len({(fault.path, fault.text) for fault in faults}) == len(faults) > 80
     for fault in faults:

@@ -132,16 +132,16 @@ def test_the_wheel_holds_what_is_read_at_run_time(wheel):
         names = set(archive.namelist())
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         text = archive.read(metadata).decode()
-    places = {
+    packaged_as = {
         "strategies": "negbench/strategies",
         "backbones": "negbench/backbones",
         "runs/recipes": "negbench/recipes",
         "negbench": "negbench",
     }
-    for folder, place in places.items():
+    for folder, package in packaged_as.items():
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and path.suffix not in (".pyc", ".lock"):
-                assert f"{place}/{path.relative_to(ROOT / folder)}" in names
+                assert f"{package}/{path.relative_to(ROOT / folder)}" in names
     assert {"negbench/py.typed", "negbench/backbones/tiny.safetensors"} <= names
     assert not [name for name in names if name.startswith(("tests", "strategies", "runs"))]
     assert f"Version: {negbench.__version__}\n" in text

@@ -252,8 +252,8 @@ def test_many_runs_ask_no_more_of_the_store_than_one(tmp_path, subtests):
     try:
         for number in (1, 5):
             with subtests.test(number=number):
-                for place in range(number):
-                    folder = tmp_path / f"run-{number}-{place}"
+                for index in range(number):
+                    folder = tmp_path / f"run-{number}-{index}"
                     run_id = client.create_run("0").info.run_id
                     client.set_terminated(run_id)
                     write_json(folder / "config.json", {})

@@ -79,10 +79,10 @@ CASES: dict[str, list[dict[str, Any]]] = {
 
 def answer_of(rates: list[dict[str, Any]], *, covered: bool = True) -> list[str]:
     """Return what an answer says of these rates; without `covered` it does not have the trials' values."""
-    places = []
+    covered_groups = []
     if covered:
-        places = [group_key(rate["labels"]) for rate in rates if rate.get("runs")]
-    return picked_answer({"rates": rates} if rates else {}, "recall_at_10", "recall_at_10", places)
+        covered_groups = [group_key(rate["labels"]) for rate in rates if rate.get("runs")]
+    return picked_answer({"rates": rates} if rates else {}, "recall_at_10", "recall_at_10", covered_groups)
 
 
 def test_rates_are_told(golden):

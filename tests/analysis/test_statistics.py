@@ -234,9 +234,9 @@ def reorder(table, rng):
     values = {}
     seeds = {}
     for name in rng.permutation(list(table.values)):
-        places = rng.permutation(len(table.seeds[name]))
-        values[name] = table.values[name][places][:, order]
-        seeds[name] = [table.seeds[name][place] for place in places]
+        order_of_seeds = rng.permutation(len(table.seeds[name]))
+        values[name] = table.values[name][order_of_seeds][:, order]
+        seeds[name] = [table.seeds[name][index] for index in order_of_seeds]
     return ValueTable(values, design, seeds)
 
 

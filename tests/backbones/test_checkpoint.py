@@ -107,8 +107,8 @@ def test_shards_are_read_as_one_checkpoint(subtests, folder):
     expected = Clip.load(ClipOptions(init="random", size="toy")).clip
     expected.load_state_dict(state)
     index = folder / "open_clip_model.safetensors.index.json"
-    places = dict.fromkeys(state, files[0].name) | {"z": files[2].name, "y": files[1].name}
-    index.write_text(json.dumps({"weight_map": places}))
+    file_of_tensor = dict.fromkeys(state, files[0].name) | {"z": files[2].name, "y": files[1].name}
+    index.write_text(json.dumps({"weight_map": file_of_tensor}))
     for spec in (folder, files[1], index):
         with subtests.test(spec=spec):
             loaded = Clip.load(ClipOptions(weights=str(spec))).clip.state_dict()
@@ -320,8 +320,8 @@ def transformers_folder(tmp_path: Path) -> Path:
     return tmp_path / "m"
 
 
-def add_adapter(folder: Path, base: str | None = None, place: str = "vision_model.encoder.layers.0") -> None:
-    key = f"base_model.model.{place}.self_attn.q_proj.lora_"
+def add_adapter(folder: Path, base: str | None = None, layer: str = "vision_model.encoder.layers.0") -> None:
+    key = f"base_model.model.{layer}.self_attn.q_proj.lora_"
     tensors = {f"{key}A.weight": torch.ones(4, 8), f"{key}B.weight": torch.ones(8, 4)}
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {
@@ -364,10 +364,10 @@ def test_an_adapter_is_merged_by_peft(transformers_folder, tmp_path, alone, logg
     assert "it holds nothing for base_model.model.text_model.encoder.layers.0.self_attn.q_proj.lora_A" in note
 
 
-@pytest.mark.parametrize("place", ["model.vision_model.encoder.layers.0", "vision_model.encoder.layers.7"])
-def test_an_adapter_of_another_model_is_refused(transformers_folder, place):
-    add_adapter(transformers_folder, place=place)
-    with pytest.raises(WeightsError, match=rf"is not of this model, which has no place for .*{place}.*lora_A"):
+@pytest.mark.parametrize("layer", ["model.vision_model.encoder.layers.0", "vision_model.encoder.layers.7"])
+def test_an_adapter_of_another_model_is_refused(transformers_folder, layer):
+    add_adapter(transformers_folder, layer=layer)
+    with pytest.raises(WeightsError, match=rf"is not of this model, which has no place for .*{layer}.*lora_A"):
         encoder(transformers_folder)
 
 

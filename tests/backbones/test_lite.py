@@ -23,7 +23,7 @@ def small() -> Lite:
     return build(Lite, dim=16, hidden=8).eval()
 
 
-def test_features_are_mean_and_maximum_over_places(small):
+def test_features_are_mean_and_maximum_over_cells(small):
     picture = Image.new("RGB", (64, 64), "white")
     picture.paste((200, 30, 30), (10, 10, 40, 40))
     pixels = small.preprocess(picture)[None]

@@ -97,8 +97,8 @@ def ways_of(paths: Sequence[Path]) -> tuple[RowSource, Callable[[Tensor], Tensor
 
     def mapped(rows: Tensor) -> Tensor:
         out = torch.empty(len(rows), *SHAPE, dtype=torch.float16)
-        for place, row in enumerate(rows.tolist()):
-            out[place].copy_(shards[row // SHARD].rows[row % SHARD])
+        for position, row in enumerate(rows.tolist()):
+            out[position].copy_(shards[row // SHARD].rows[row % SHARD])
         return out
 
     return HalfFeatures(MappedRows(shards), torch.arange(total), torch.device("cpu"), SHAPE, torch.float16), mapped

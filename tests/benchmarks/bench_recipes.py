@@ -61,8 +61,8 @@ def write_annotations(folder: Path) -> Path:
         images = [*targets, *(f"{category}-o{number}" for number in range(OTHERS))]
         val = [f"{category}-v{number}" for number in range(VAL_IMAGES)]
         chance.shuffle(images)
-        train = [(images[place % len(images)], target) for place, target in enumerate(targets)]
-        scored = [(val[place], val[-1 - place]) for place in range(VAL_QUERIES)]
+        train = [(images[index % len(images)], target) for index, target in enumerate(targets)]
+        scored = [(val[index], val[-1 - index]) for index in range(VAL_QUERIES)]
         for split, pairs, gallery in (("train", train, images), ("val", scored, val)):
             entries = [{"candidate": one, "target": other, "captions": ["is red", "is long"]} for one, other in pairs]
             write(folder / "captions" / f"cap.{category}.{split}.json", entries)

@@ -35,8 +35,8 @@ def tree_of(commit: str, folder: Path) -> Path:
     """Write a commit's files to a folder, with the links that installing the package would make."""
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
-    for name, place in MAPPED.items():
-        (folder / "negbench" / name).symlink_to(folder / place)
+    for name, target in MAPPED.items():
+        (folder / "negbench" / name).symlink_to(folder / target)
     return folder
 
 

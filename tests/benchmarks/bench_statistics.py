@@ -84,12 +84,12 @@ class Setting:
         if self.looks:
             effects = np.array(ORDERS[self.order]) if self.order else np.resize(EFFECTS, self.rows)
         worlds = self.seeds if self.nested else 1
-        places = np.arange(self.queries) if not self.clusters else rng.integers(self.clusters, size=self.queries)
+        units = np.arange(self.queries) if not self.clusters else rng.integers(self.clusters, size=self.queries)
 
         def by_query(sd: float) -> np.ndarray:
             """Draw a normal term for each query of each world, equal within a cluster."""
             drawn = rng.standard_normal((worlds, self.clusters or self.queries))
-            return sd * drawn[:, places]
+            return sd * drawn[:, units]
 
         difficulty = by_query(DIFFICULTY)
         slope = (logit_of(0.301, DIFFICULTY) - logit_of(0.299, DIFFICULTY)) / 0.002
@@ -103,7 +103,7 @@ class Setting:
                 effects[k] += self.collapse * (UNTRAINED - 0.3 - effects[k])
             moved = level + difficulty + by_query(self.preference) + sd * slope * rng.standard_normal((self.seeds, 1))
             values[f"s{k}"] = (scipy.special.logit(rng.random((self.seeds, self.queries))) < moved).astype(float)
-        clusters = places if self.clusters else None
+        clusters = units if self.clusters else None
         design = Design(nested=self.nested, clusters=clusters, margin=MARGIN, alpha=self.alpha)
         return ValueTable(values, design), effects
 

@@ -64,7 +64,7 @@ def leave_open(*answers: Sequence[str]) -> Any:
 
     def undecided(outcomes: Sequence[Outcome], running: Any) -> Any:
         names = next(next_answers)
-        return {place for place in running if {*place} & {*names}}, f"open: {''.join(names)}"
+        return {group for group in running if {*group} & {*names}}, f"open: {''.join(names)}"
 
     return undecided
 
@@ -106,14 +106,14 @@ def test_when_looks_end(looks, answers, failing, counts):
     assert any("without what failed" in line for line in done.words) == (0 < len(failing) < 9)
 
 
-def test_all_places_of_a_run_have_the_same_seeds():
+def test_all_cells_of_a_run_have_the_same_seeds():
     """`b` is also the run of `x`, which is decided."""
     twin = [replace(of_b, columns={**of_b.columns, "strategy": "x"}) for of_b in cells("b", (0, 1, 2))]
     first = Round(FOLDER, [*cells("ab", (0, 1, 2)), *twin])
     rounds, _ = drive(look_by_look(first, replace(LOOKS, most=5), leave_open("b", "")))
     _, second = rounds
-    places = [(planned.labels["strategy"], planned.seed) for planned in second.cells]
-    assert places == [("b", 3), ("b", 4), ("x", 3), ("x", 4)]
+    labels = [(planned.labels["strategy"], planned.seed) for planned in second.cells]
+    assert labels == [("b", 3), ("b", 4), ("x", 3), ("x", 4)]
 
 
 def test_the_budget_is_that_of_the_looks(monkeypatch):
@@ -361,12 +361,12 @@ def test_an_interruption_says_what_is_kept_and_frees_a_folder(computing, error, 
     folder = ComparisonFolder(tmp_path / "c")
     compute_and_log = driver.compute_and_log
 
-    def write_and_compute(place: ComparisonFolder, planned: Sequence[Any], *more: Any) -> list[Outcome]:
+    def write_and_compute(round_folder: ComparisonFolder, planned: Sequence[Any], *more: Any) -> list[Outcome]:
         if not inside:
             raise error
         first, second = planned
         folder.write([outcome_of(first), outcome_of(second, "lost"), outcome_of(cell("b", 0))])
-        return compute_and_log(place, planned, *more)
+        return compute_and_log(round_folder, planned, *more)
 
     def course() -> Course:
         yield Round(folder, cells("a", (0, 1)), [outcome_of(cell("b", 0))])

@@ -73,7 +73,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(subtests, expect_error, tmp_path,
             assert list(tmp_path.iterdir()) == []
 
 
-def test_run_prints_metrics_place_and_cost(toy_sets, tmp_path, run_command):
+def test_run_prints_metrics_folder_and_cost(toy_sets, tmp_path, run_command):
     sets = [part for text in toy_sets for part in ("--set", text)]
     out = run_command("run", "--strategy", "qure", *sets, "--runs-dir", tmp_path, "--tracking-uri", "none").out
     (folder,) = (RunFolder(p.parent) for p in tmp_path.glob("*/result.json"))

@@ -12,7 +12,7 @@ from negbench.own import doctor
 from tests.runs import config_of, run
 
 
-def test_a_healthy_place(tmp_path, run_command):
+def test_a_healthy_installation(tmp_path, run_command):
     out = run_command("doctor", "--runs-dir", tmp_path / "runs").out
     assert "PROBLEM" not in out
     assert "torch 2" in out
@@ -37,25 +37,25 @@ TOY = ("--backbone", "blip2", "--set", "backbone.init=random", "--set", "backbon
 
 
 def test_a_run_that_is_named_has_its_needs_told(toy_root, tmp_path, run_command, monkeypatch):
-    place = ("--runs-dir", tmp_path / "runs", "--tracking-uri", "none", "--set", f"dataset.root='{toy_root}'")
-    out = run_command("doctor", *RUN, *TOY, *place).out
+    store_flags = ("--runs-dir", tmp_path / "runs", "--tracking-uri", "none", "--set", f"dataset.root='{toy_root}'")
+    out = run_command("doctor", *RUN, *TOY, *store_flags).out
     assert "run       backbone 'blip2' is small: a step fits" in out
     monkeypatch.setattr("negbench.loop.run_forecast.SMALL", 0)
-    out = run_command("doctor", *RUN, *TOY, *place).out
+    out = run_command("doctor", *RUN, *TOY, *store_flags).out
     assert "run       a step of 32 queries takes about " in out
     assert "run       18 steps; " in out
     assert "run       the steps alone take about " in out
     monkeypatch.setattr("negbench.loop.fitting.machine_memory", lambda: 2**20)
-    out = run_command("doctor", *RUN, *TOY, *place, code=2).out
+    out = run_command("doctor", *RUN, *TOY, *store_flags, code=2).out
     assert "run       PROBLEM: a step takes about " in out
 
 
 def test_what_a_named_run_lacks_is_a_problem(tmp_path, run_command, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("negbench.loop.step_memory.Architecture.call", lambda *args, **options: 0 / 0)
-    place = ("--runs-dir", tmp_path / "runs", "--tracking-uri", "none")
+    store_flags = ("--runs-dir", tmp_path / "runs", "--tracking-uri", "none")
     out = " ".join(
-        run_command("doctor", *RUN, "--backbone", "blip2:weights=nobody/nothing", *place, code=2).out.split()
+        run_command("doctor", *RUN, "--backbone", "blip2:weights=nobody/nothing", *store_flags, code=2).out.split()
     )
     assert "run PROBLEM: " in out
     assert "nobody/nothing" in out
@@ -90,17 +90,17 @@ def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, run_command):
     deep.mkdir(parents=True)
     for partial in (folder.path / ".ranks.parquet.abc.partial", deep / ".history.png.abc.partial"):
         partial.write_bytes(b"half")
-    place = ["doctor", "--runs-dir", tmp_path, "--tracking-uri", "none"]
-    out = run_command(*place).out
+    command = ["doctor", "--runs-dir", tmp_path, "--tracking-uri", "none"]
+    out = run_command(*command).out
     assert "2 half-written files of killed processes removed" in out
     assert "1 runs: 1 finished" in out
     assert not list(tmp_path.rglob("*.partial"))
     ranks = folder.path / "ranks.parquet"
     ranks.write_bytes(ranks.read_bytes()[:-1])
-    out, err = run_command(*place, code=2)
+    out, err = run_command(*command, code=2)
     assert f"PROBLEM: {ranks} is damaged" in out
     assert "found 1 problem" in err
-    document = json.loads(run_command(*place, "--json", code=2).out)
+    document = json.loads(run_command(*command, "--json", code=2).out)
     assert (document["problems"], document["error"], document["exit_code"]) == (1, "found 1 problem: see above", 2)
     lines = []
     for finding in document["findings"]:
@@ -126,14 +126,14 @@ def test_files_that_are_gone_are_named(subtests, tmp_path, vector_sets, run_comm
     (folder.path / "model.safetensors").unlink()
     with pytest.raises(RunError, match=r"has no weights in .*: move the folder elsewhere and rerun"):
         folder.weights()
-    place = ["doctor", "--runs-dir", tmp_path, "--tracking-uri", "none"]
+    command = ["doctor", "--runs-dir", tmp_path, "--tracking-uri", "none"]
     assert folder.lost() == []
-    run_command(*place)
+    run_command(*command)
     for name in ("metrics.jsonl", "mining-01.parquet"):
         with subtests.test(name=name):
             content = (folder.path / name).read_bytes()
             (folder.path / name).unlink()
-            assert f"PROBLEM: run {folder.run_id} has lost {name}" in run_command(*place, code=2).out
+            assert f"PROBLEM: run {folder.run_id} has lost {name}" in run_command(*command, code=2).out
             with pytest.raises(RunError, match=rf"has lost {name} in .*: move the folder elsewhere"):
                 load(folder.run_id, tmp_path)
             (folder.path / name).write_bytes(content)

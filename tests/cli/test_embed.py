@@ -155,12 +155,12 @@ def test_negatives_are_mined_with_the_recipe_or_with_a_finished_run(page, pictur
         assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5, row
         assert set(row.negatives) <= images - {row.target}, row
 
-    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+    flags = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
     run = json.loads(
-        run_command("run", "--recipe", recipe, "--strategy", "in-batch", "--epochs", "1", *place, "--json").out
+        run_command("run", "--recipe", recipe, "--strategy", "in-batch", "--epochs", "1", *flags, "--json").out
     )
     lines = tmp_path / "negatives.jsonl"
-    with_run = ["mine", "--run", run["run"], *place[:2], "--strategy", "top-k:k=3", "--draws", "2", "--out", lines]
+    with_run = ["mine", "--run", run["run"], *flags[:2], "--strategy", "top-k:k=3", "--draws", "2", "--out", lines]
     run_command(*with_run)
     of_run = pd.read_json(lines, lines=True)
     assert of_run["query"].tolist() == negatives["query"].tolist()
@@ -319,7 +319,7 @@ def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(pictures, e
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_encoded(embed, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda place, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     encoder = Counting()
     with pytest.raises(NegbenchError, match=r"cannot write .*my data"):
         embed(encoder)

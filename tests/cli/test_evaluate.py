@@ -237,8 +237,8 @@ def test_cirqrs_of_rankings_is_the_scorers_mean_over_temperature(run, wrong, toy
         gallery = [data.images[column] for column in data.groups[query.group]]
         lists[query.id] = [image for image in gallery[number % 3 :] if image != query.reference]
     (tmp_path / "lists.json").write_text(json.dumps(lists))
-    place = ("--ranks", tmp_path / "lists.json", "--metric", "cirqrs", "--scorer", run.run_id)
-    wrong("lists fewer than 50 images", *place, "--dataset", "synthetic", "--data-root", toy_root)
+    ranks_flags = ("--ranks", tmp_path / "lists.json", "--metric", "cirqrs", "--scorer", run.run_id)
+    wrong("lists fewer than 50 images", *ranks_flags, "--dataset", "synthetic", "--data-root", toy_root)
     values: dict[str, list[float]] = {}
     for row, query in enumerate(data.queries):
         columns = [data.column_of[image] for image in lists[query.id][:10]]

@@ -54,8 +54,8 @@ def evaluate(document: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 
 @pytest.mark.data
 def test_recall_at_5_of_the_real_file_needs_no_image(shared_data, tmp_path, evaluate):
-    place = ["--dataset", "hp-fashioniq", "--data-root", shared_data]
-    values = evaluate(*place, "--scorer", "recall-at-5", "--out", tmp_path / "judged.parquet")["metrics"]
+    data_flags = ["--dataset", "hp-fashioniq", "--data-root", shared_data]
+    values = evaluate(*data_flags, "--scorer", "recall-at-5", "--out", tmp_path / "judged.parquet")["metrics"]
     want = {"spearman": 0.1535, "preference_rate": 0.8107, "preference_rate_with_ties": 0.5888, "accuracy": 0.5830}
     for name, value in want.items():
         assert values[name] == pytest.approx(value, abs=5e-5), name
@@ -65,8 +65,8 @@ def test_recall_at_5_of_the_real_file_needs_no_image(shared_data, tmp_path, eval
 
 def test_a_run_is_judged_by_the_scores_of_its_model(finished, root, tmp_path, run_command):
     out = tmp_path / "judged.parquet"
-    place = ["--dataset", "hp-fashioniq", "--data-root", root]
-    text, notes = run_command("evaluate", finished.path, *place, "--out", out)
+    data_flags = ["--dataset", "hp-fashioniq", "--data-root", root]
+    text, notes = run_command("evaluate", finished.path, *data_flags, "--out", out)
     encoded = scoring.encode_run(finished, [{"dataset": {"name": "hp-fashioniq", "root": str(root)}}], "val", Display())
     data = encoded.dataset
     assert isinstance(data, PreferenceFormat)
@@ -84,8 +84,8 @@ def test_a_run_is_judged_by_the_scores_of_its_model(finished, root, tmp_path, ru
 
 
 def test_a_run_may_be_named_as_scorer(finished, root, evaluate, expect_error):
-    place = ["--dataset", "hp-fashioniq", "--data-root", root]
-    assert evaluate(finished.path, *place) == evaluate("--scorer", finished.path, *place)
+    data_flags = ["--dataset", "hp-fashioniq", "--data-root", root]
+    assert evaluate(finished.path, *data_flags) == evaluate("--scorer", finished.path, *data_flags)
     expect_error(
         ["evaluate", "--scorer", str(finished.path)], "synthetic has no preferences between sets: use hp-fashioniq"
     )

@@ -25,7 +25,7 @@ def without(monkeypatch):
 
 
 @pytest.fixture
-def place(tmp_path, vector_flags):
+def flags(tmp_path, vector_flags):
     return [*vector_flags, "--set", "train.epochs=2", "--runs-dir", str(tmp_path)]
 
 
@@ -37,9 +37,9 @@ def test_a_missing_module_is_named_with_its_line(without):
         require("optuna")
 
 
-def test_a_comparison_without_matplotlib_says_so_first_and_goes_on_to_its_answer(without, place, tmp_path, run_command):
+def test_a_comparison_without_matplotlib_says_so_first_and_goes_on_to_its_answer(without, flags, tmp_path, run_command):
     without("matplotlib")
-    output = run_command(*GRID, *place, "--tracking-uri", "none")
+    output = run_command(*GRID, *flags, "--tracking-uri", "none")
     lines = output.err.splitlines()
     (note_line,) = [number for number, line in enumerate(lines) if "no page will be written" in line]
     assert FULL in lines[note_line]
@@ -53,17 +53,17 @@ def test_a_comparison_without_matplotlib_says_so_first_and_goes_on_to_its_answer
     assert FULL in run_command("report", "c", "--runs-dir", str(tmp_path), code=2).err
 
 
-def test_without_mlflow_each_command_says_how_to_get_it(without, place, tmp_path, run_command):
+def test_without_mlflow_each_command_says_how_to_get_it(without, flags, tmp_path, run_command):
     without("mlflow")
-    output = run_command(*GRID, *place, "--no-report")
+    output = run_command(*GRID, *flags, "--no-report")
     assert f"no copy in MLflow: this needs mlflow: {FULL}" in output.err
     assert "ModuleNotFoundError" not in output.err
     assert FULL in run_command("ui", "c", "--runs-dir", str(tmp_path), code=2).err
 
 
 @pytest.mark.parametrize("module", ["optuna", "sklearn"])
-def test_a_study_asks_for_what_its_end_needs(without, place, tmp_path, run_command, module):
+def test_a_study_asks_for_what_its_end_needs(without, flags, tmp_path, run_command, module):
     without(module)
     study = ["study", "--strategy", "all-corpus", "--search", "train.lr=0.01|0.03", "--name", "s"]
-    assert f"this needs {module}: {FULL}" in run_command(*study, *place, code=2).err
+    assert f"this needs {module}: {FULL}" in run_command(*study, *flags, code=2).err
     assert not list(tmp_path.iterdir())

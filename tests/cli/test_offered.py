@@ -52,24 +52,24 @@ COMMANDS = find_commands()
 
 
 def find_lines() -> dict[str, str]:
-    """Return each line that names a command with an option or an argument, with the place where it stands first."""
-    places: dict[str, str] = {}
+    """Return each line that names a command with an option or an argument, with the page or help that has it first."""
+    sources: dict[str, str] = {}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for block in re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
             for line in block.replace("\\\n", " ").splitlines():
-                places.setdefault(" ".join(line.split()), page.name)
+                sources.setdefault(" ".join(line.split()), page.name)
         prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
         for line in code_spans(prose):
-            places.setdefault(line, page.name)
+            sources.setdefault(line, page.name)
     for name, path in recipes().items():
         lines = path.read_text(encoding="utf-8").splitlines()
         for line in code_spans(" ".join(line[2:] for line in lines if line.startswith("# "))):
-            places.setdefault(line, name)
+            sources.setdefault(line, name)
     for name, command in COMMANDS.items():
         for line in command.examples:
-            places.setdefault(line, f"{name} --help")
-    return {line: place for line, place in places.items() if words_of(line) and not is_open(line)}
+            sources.setdefault(line, f"{name} --help")
+    return {line: source for line, source in sources.items() if words_of(line) and not is_open(line)}
 
 
 def code_spans(text: str) -> list[str]:
@@ -213,13 +213,13 @@ def test_every_command_with_a_dry_run_is_tried():
     assert {name for name, command in COMMANDS.items() if command.dry_run is not None} == set(DRY_RUNS)
 
 
-def write_my_data(place: Path) -> None:
+def write_my_data(parent: Path) -> None:
     """Write an encoder and a folder of four images and three triplets."""
     from PIL import Image
 
-    folder = place / "my-data"
+    folder = parent / "my-data"
     folder.mkdir()
-    (place / "encoder.py").write_text(ENCODER, encoding="utf-8")
+    (parent / "encoder.py").write_text(ENCODER, encoding="utf-8")
     rows = ["reference,text,target", *(f"{number}.png,bluer,{number + 1}.png" for number in range(3))]
     (folder / "triplets.csv").write_text("\n".join(rows), encoding="utf-8")
     for number in range(4):

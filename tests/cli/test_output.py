@@ -20,12 +20,12 @@ from tests.plugin_file import ANSWER, PLUGIN
 
 
 @pytest.fixture
-def place(vector_flags: list[str], tmp_path: Path) -> list[str]:
+def flags(vector_flags: list[str], tmp_path: Path) -> list[str]:
     return [*vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
 
 
-def test_a_run_as_json_quiet_and_verbose(place, tmp_path, document, run_command):
-    command = ["run", "--strategy", "qure", *place]
+def test_a_run_as_json_quiet_and_verbose(flags, tmp_path, document, run_command):
+    command = ["run", "--strategy", "qure", *flags]
     printed = document(*command, "-v")
     (stored,) = tmp_path.glob("*/result.json")
     assert printed["metrics"] == json.loads(stored.read_text(encoding="utf-8"))["metrics"]
@@ -41,14 +41,14 @@ def test_a_run_as_json_quiet_and_verbose(place, tmp_path, document, run_command)
     assert output.err == ""
 
 
-def test_progress_and_notes_leave_standard_output_alone(place, document, run_command):
+def test_progress_and_notes_leave_standard_output_alone(flags, document, run_command):
     command = ["compare", "--lr=fixed", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report"]
-    output = run_command(*command, *place)
+    output = run_command(*command, *flags)
     assert "[2/2]" in output.err
     assert "[2/2]" not in output.out
     assert "answer" in output.out
     assert logging.getLogger("negbench").handlers == []  # commands remove their handlers
-    quiet = document(*command, *place, "--quiet")
+    quiet = document(*command, *flags, "--quiet")
     assert {cell["strategy"] for cell in quiet["cells"]} == {"qure", "in-batch"}
 
 

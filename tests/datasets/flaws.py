@@ -22,11 +22,11 @@ def write(root: Path, files: Files) -> Path:
     return root
 
 
-def put(*place: str | int, value: Any) -> Change:
-    """Return a change that puts a value at a place: a file, and perhaps keys and indices within it."""
+def put(*path: str | int, value: Any) -> Change:
+    """Return a change that puts a value at a path: a file, and perhaps keys and indices within it."""
 
     def change(files: Files) -> None:
-        *outer, key = place
+        *outer, key = path
         part: Any = files
         for name in outer:
             part = part[name]
@@ -35,11 +35,11 @@ def put(*place: str | int, value: Any) -> Change:
     return change
 
 
-def drop(*place: str | int) -> Change:
+def drop(*path: str | int) -> Change:
     """Return a change that takes away a file, or a key or an entry within it."""
 
     def change(files: Files) -> None:
-        *outer, key = place
+        *outer, key = path
         part: Any = files
         for name in outer:
             part = part[name]
@@ -48,12 +48,12 @@ def drop(*place: str | int) -> Change:
     return change
 
 
-def append(file: str, *place: str | int, value: Any) -> Change:
+def append(file: str, *path: str | int, value: Any) -> Change:
     """Return a change that adds an entry to a file that is a list, or to a list within it."""
 
     def change(files: Files) -> None:
         part = files[file]
-        for name in place:
+        for name in path:
             part = part[name]
         part.append(value)
 

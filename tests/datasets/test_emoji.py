@@ -123,13 +123,13 @@ def test_kinds_follow_from_looks_families_and_a_named_artist(root, style, toys):
         query = data.queries[row]
         reference = parse(query.reference.split("icon-")[1])
         target = parse(str(query.target).split("icon-")[1])
-        changes = {place for place in range(6) if target.look[place] != reference.look[place]}
+        changes = {index for index in range(6) if target.look[index] != reference.look[index]}
         if style == "fluent":
             changes.add(8)  # the artist
         for image, code in zip(data.images, codes, strict=True):
             artist = image.split("/")[0]
             picture = parse(image.split("icon-")[1])
-            wrong = {place for place in range(6) if picture.look[place] != target.look[place]}
+            wrong = {index for index in range(6) if picture.look[index] != target.look[index]}
             if picture.family != target.family:
                 wrong |= {6, 7}  # another thing: two attributes of the rest
             if style == "fluent" and artist != "fluent":

@@ -117,8 +117,8 @@ def all_pairs(images: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
     count = Counter(caption for _, caption in images)
     for caption in count:
         words = caption.split()
-        for place, word in enumerate(words):
-            children.setdefault(frozenset({*words[:place], *words[place + 1 :]}), set()).add((caption, word))
+        for index, word in enumerate(words):
+            children.setdefault(frozenset({*words[:index], *words[index + 1 :]}), set()).add((caption, word))
     weights: dict[tuple[str, str], float] = {}
     for source, caption in images:
         chances: dict[str, float] = {}  # of a caption one word away
@@ -158,8 +158,8 @@ def test_pairs_are_drawn_as_tirg_draws_them(root):
 
 
 def test_pairs_are_of_one_category(tmp_path):
-    places = {"dresses/x/1/1_0": "red silk", "dresses/x/2/2_0": "blue silk", "tops/x/3/3_0": "pink silk"}
-    lines = "".join(f"women/{place}.jpeg\t1\t{caption}\n" for place, caption in places.items())
+    captions = {"dresses/x/1/1_0": "red silk", "dresses/x/2/2_0": "blue silk", "tops/x/3/3_0": "pink silk"}
+    lines = "".join(f"women/{picture}.jpeg\t1\t{caption}\n" for picture, caption in captions.items())
     data = load(flaws.write(tmp_path, {"labels/train.txt": lines.encode()}), split="train")
     texts = set[str]()
     for epoch in range(100):

@@ -57,9 +57,9 @@ def less_and_more(value: Any) -> list[tuple[Any, Any]]:
         return [(value // 4 if value > 3 else value - 1, 4 * value)]
     if isinstance(value, tuple):
         pairs = []
-        for place, entry in enumerate(value):
+        for index, entry in enumerate(value):
             for pair in less_and_more(entry):
-                pairs.append(tuple((*value[:place], other, *value[place + 1 :]) for other in pair))
+                pairs.append(tuple((*value[:index], other, *value[index + 1 :]) for other in pair))
         return pairs
     return [(another(value), another(value))]
 
@@ -124,13 +124,13 @@ def unchanged() -> list[bytes]:
 @pytest.mark.parametrize("name", fixed_names(_rendering))
 def test_each_part_of_a_number_changes_the_drawing(name, unchanged, monkeypatch):
     fixed = _rendering.FIXED
-    for place, values in enumerate(less_and_more(getattr(fixed, name))):
+    for index, values in enumerate(less_and_more(getattr(fixed, name))):
         for value in values:
             monkeypatch.setattr(_rendering, "FIXED", replace(fixed, **{name: value}))
             if draw() != unchanged:
                 break
         else:
-            pytest.fail(f"entry {place} draws nothing else at {values}")
+            pytest.fail(f"entry {index} draws nothing else at {values}")
 
 
 @pytest.mark.parametrize(("name", "value"), [("held_out", 0.7), ("changes", 1)])

@@ -201,12 +201,12 @@ def test_judgements_of_a_missing_image_are_left_out(root):
 # --- flaws of the file -------------------------------------------------------------------------------------------
 
 
-def put(*place: str | int, value: Any) -> flaws.Change:
-    return flaws.put(FILE, "user_1", "question_set_1", *place, value=value)
+def put(*path: str | int, value: Any) -> flaws.Change:
+    return flaws.put(FILE, "user_1", "question_set_1", *path, value=value)
 
 
-def drop(*place: str | int) -> flaws.Change:
-    return flaws.drop(FILE, "user_1", "question_set_1", *place)
+def drop(*path: str | int) -> flaws.Change:
+    return flaws.drop(FILE, "user_1", "question_set_1", *path)
 
 
 FLAWS = [

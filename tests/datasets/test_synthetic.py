@@ -93,7 +93,7 @@ def test_attributes_file_says_what_was_drawn(folder):
     assert (picture == render(part.attributes[3], nuisance_of(TINY, part, 3))).all()
 
 
-def test_a_place_that_cannot_be_written(tmp_path):
+def test_a_cache_that_cannot_be_written(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(DataError, match=r"cannot be written .*NEGBENCH_CACHE"):

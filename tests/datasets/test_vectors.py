@@ -82,9 +82,9 @@ def test_kinds_follow_from_the_attributes(split, options, toys, monkeypatch):
     assert data.kinds == KINDS[:3]
 
     def differing(image: str, other: str) -> set[int]:
-        """Return the places of the attributes, the category first, by which two images differ."""
+        """Return the indices of the attributes, the category first, by which two images differ."""
         pairs = zip(dataclasses.astuple(attributes_of(image)), dataclasses.astuple(attributes_of(other)), strict=True)
-        return {place for place, (one, two) in enumerate(pairs) if one != two}
+        return {index for index, (one, two) in enumerate(pairs) if one != two}
 
     for row, codes in zip(rows.tolist(), table.tolist(), strict=True):
         query = data.queries[row]

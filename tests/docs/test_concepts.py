@@ -48,13 +48,13 @@ def words_of_classes() -> dict[str, set[str]]:
     """Return word -> the public classes whose names have it."""
     words = defaultdict[str, set[str]](set)
     for path in sorted((ROOT / "negbench").rglob("*.py")):
-        place = path.relative_to(ROOT).as_posix()
-        if place.startswith(APART) or place in COMMANDS or path.stem.startswith("_"):
+        file = path.relative_to(ROOT).as_posix()
+        if file.startswith(APART) or file in COMMANDS or path.stem.startswith("_"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 for word in words_of(node.name):
-                    words[word].add(f"{place}: {node.name}")
+                    words[word].add(f"{file}: {node.name}")
     return dict(words)
 
 
@@ -101,7 +101,7 @@ def explained() -> set[str]:
 
 def test_every_word_of_a_class_name_has_a_row_or_is_an_ordinary_one():
     known = explained() | ORDINARY
-    lacking = {word: places for word, places in words_of_classes().items() if word not in known}
+    lacking = {word: classes for word, classes in words_of_classes().items() if word not in known}
     assert lacking == {}, "give each a row, or take a word that pandas, PyTorch or the field has"
 
 

@@ -49,12 +49,12 @@ def test_there_are_commands_of_every_sort():
 
 def test_the_table_of_the_finding_says_where_it_holds_and_has_the_numbers_of_the_findings():
     paragraphs = README.split("\n\n")
-    (place,) = [number for number, text in enumerate(paragraphs) if text.startswith("| in addition to the batch")]
-    title = paragraphs[place - 1]
+    (index,) = [number for number, text in enumerate(paragraphs) if text.startswith("| in addition to the batch")]
+    title = paragraphs[index - 1]
     assert "generated worlds" in title.splitlines()[0]
     texts = ("R@10", "points over training with the batch alone", "InfoNCE, 64", "25 passes", "Bold:")
     assert [text for text in texts if text not in title] == []
-    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in paragraphs[place].splitlines()]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in paragraphs[index].splitlines()]
     names = [row[0] for row in rows]
     for key, system in systems().items():
         if system.negatives["strategy"]["name"] != "in-batch":

@@ -103,8 +103,8 @@ def test_every_plugin_and_system_has_a_page(subtests, site):
 def test_options_stand_with_type_default_range_and_meaning(site):
     text = (site / "strategies" / "qure.html").read_text(encoding="utf-8")
     cells = re.findall(r"<td>(.*?)</td>", text, flags=re.DOTALL)
-    place = cells.index("<code>variant</code>")
-    _, kind, default, values, meaning = [re.sub(r"<[^>]+>", "", cell) for cell in cells[place : place + 5]]
+    index = cells.index("<code>variant</code>")
+    _, kind, default, values, meaning = [re.sub(r"<[^>]+>", "", cell) for cell in cells[index : index + 5]]
     assert (kind, default, values) == ("paper or release", "paper", "paper|release")
     assert "k1 and k2 are the two largest drops" in meaning
     assert "<strong>Departures of <code>variant" in text

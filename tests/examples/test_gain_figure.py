@@ -97,8 +97,8 @@ def test_intervals_hold_for_all_settings_of_a_panel(gain, runs):
     cells = gain.cells_of([runs / "reported"], [*BY, "loss.tau"])
     together = gain.gains(cells, BY[0], ["loss.tau"])
     alone = gain.gains(cells[cells[BY[0]] == 8], BY[0], ["loss.tau"])
-    place = [BY[0], "loss.tau", "metric", "strategy"]
-    both = alone.merge(together, on=place, suffixes=("_alone", "_together"))
+    columns = [BY[0], "loss.tau", "metric", "strategy"]
+    both = alone.merge(together, on=columns, suffixes=("_alone", "_together"))
     assert len(both) == len(alone) == 2 * len(gain.METRICS)
     assert (both["high_alone"] - both["low_alone"] < both["high_together"] - both["low_together"]).all()
 
@@ -134,10 +134,10 @@ LEVELS = {
 }
 
 
-@pytest.mark.parametrize(("level", "places"), LEVELS.values(), ids=LEVELS)
-def test_a_level_lies_where_the_batch_alone_reaches_it(level, places, gain):
+@pytest.mark.parametrize(("level", "positions"), LEVELS.values(), ids=LEVELS)
+def test_a_level_lies_where_the_batch_alone_reaches_it(level, positions, gain):
     rows = pd.DataFrame({"x": [1, 1, 2, 2, 4, 4], "batch alone": [20.0, 20.0, 60.0, 60.0, 80.0, 80.0]})
-    assert gain._level_places(rows, "x", [level]) == places
+    assert gain._level_positions(rows, "x", [level]) == positions
 
 
 def test_settings_without_the_batch_alone_are_given_that_of_another_comparison(gain, runs, capsys, monkeypatch):

@@ -52,10 +52,10 @@ def test_same_rows_as_the_original(example, options, anchors):
     import sentence_transformers as st
     from datasets import Dataset
 
-    places = [(n % anchors, (n * 7 if n >= anchors else n) % 150) for n in range(200)]
+    pairs_of_numbers = [(n % anchors, (n * 7 if n >= anchors else n) % 150) for n in range(200)]
     if anchors < 200:
-        places += places[:9]
-    pairs = {"anchor": [f"q{q}" for q, _ in places], "positive": [f"d{d}" for _, d in places]}
+        pairs_of_numbers += pairs_of_numbers[:9]
+    pairs = {"anchor": [f"q{q}" for q, _ in pairs_of_numbers], "positive": [f"d{d}" for _, d in pairs_of_numbers]}
     model = _Vectors(16, 150, 200)
     dataset = Dataset.from_dict(pairs)
     original = st.util.mine_hard_negatives(dataset, model, output_format="n-tuple", verbose=False, **options)

@@ -74,7 +74,7 @@ def test_columns_that_are_no_vector():
     assert numbered_columns({"a": "f4", "b": "f4"}) == []
     assert numbered_columns({"f0": "f4"}) == []
     assert numbered_columns({"f0": "O", "f1": "f4"}) == []
-    assert numbered_columns({f"f{place}": "f4" for place in (10, *range(10))}) == [f"f{place}" for place in range(11)]
+    assert numbered_columns({f"f{n}": "f4" for n in (10, *range(10))}) == [f"f{n}" for n in range(11)]
 
 
 LISTS = {

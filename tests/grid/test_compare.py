@@ -91,7 +91,7 @@ ERROR = "ZeroDivisionError: division by zero"
 
 @pytest.fixture
 def scripted(tmp_path: Path) -> SimpleNamespace:
-    """Compute four cells: a fault in `a`, `b` at two places, and `c`, which is finished."""
+    """Compute four cells: a fault in `a`, `b` in two cells, and `c`, which is finished."""
     a = cell("a", 0)
     b = cell("b", 0)
     cells = [a, b, replace(cell("c", 0, done=True), folder="run-c"), replace(b, columns={**b.columns, "strategy": "x"})]
@@ -161,17 +161,17 @@ def test_images_are_encoded_once_for_each_data_set_backbone_and_precision(
 ):
     """Of five cells on data sets a, a, b, c and b; of a backbone that brings its features, one world is opened."""
     opened: list[int] = []
-    monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run.place))
-    monkeypatch.setattr(grid_compute, "started_precision", lambda run, _: precisions[run.place])
-    cells = [_cell_of(backbone, data, place) for place, data in enumerate("aabcb")]
+    monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run.number))
+    monkeypatch.setattr(grid_compute, "started_precision", lambda run, _: precisions[run.number])
+    cells = [_cell_of(backbone, data, number) for number, data in enumerate("aabcb")]
     grid_compute.encode_cells(cells, tmp_path, Display())
     assert opened == expected
 
 
-def _cell_of(backbone: str, data: str, place: int) -> Any:
+def _cell_of(backbone: str, data: str, number: int) -> Any:
     """Return a cell of the data set `world` with only the fields that encoding reads."""
     config = SimpleNamespace(backbone=SimpleNamespace(name=backbone), train=SimpleNamespace(precision="auto"))
-    run = SimpleNamespace(data=data, place=place)
+    run = SimpleNamespace(data=data, number=number)
     return SimpleNamespace(run=run, config=config, labels={"backbone": backbone, "dataset": "world"})
 
 

@@ -31,8 +31,8 @@ def write_finished(folder: Path, seconds: float) -> Path:
     return run.path
 
 
-def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer, tmp_path):
-    """Two places of two seeds; runs of four epochs."""
+def test_the_rest_takes_as_long_as_runs_of_the_same_group_or_else_of_any(longer, tmp_path):
+    """Two groups of two seeds; runs of four epochs."""
     one, again, *others = plan(longer, tmp_path, "2")
     forecast = Forecast()
     assert forecast.add_computed(one, write_finished(tmp_path / "one", 40.0))
@@ -59,7 +59,7 @@ def test_runs_of_another_batch_size_take_as_long_for_each_step_and_besides_for_e
     forecast = Forecast()
     forecast.add(finished, write_finished(tmp_path / "finished", 40.0))
     settings = [*longer, f"train.batch_size={batch_size}", f"train.epochs={epochs}"]
-    *_, top_k = plan(settings, tmp_path, "1")  # another place
+    *_, top_k = plan(settings, tmp_path, "1")  # another group
     assert forecast.seconds([top_k]) == pytest.approx((seconds, seconds))
 
 
@@ -85,8 +85,8 @@ def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(subtes
             assert (first.ahead, first.later_epochs) == (plan.cells, 2 * 4 * 2 * 4 + more)
 
 
-def test_finished_runs_of_a_place_come_before_timed_parts_and_these_before_other_places(longer, tmp_path, monkeypatch):
-    """Two places of three seeds; in the first 10 s and 30 s are known, for four epochs each."""
+def test_finished_runs_of_a_group_come_before_timed_parts_and_these_before_other_groups(longer, tmp_path, monkeypatch):
+    """Two groups of three seeds; in the first 10 s and 30 s are known, for four epochs each."""
     cells = plan(longer, tmp_path, "3")
     monkeypatch.setattr(RunTimer, "seconds", lambda self, run: 100.0)
     assert Forecast((0.0, 12.0)).price(cells, tmp_path)[0].startswith("the 6 runs: 10 min to 15 min of computing; ")

@@ -147,10 +147,10 @@ def test_a_job_that_was_started_and_left_nothing_died(tmp_path):
 @pytest.fixture(scope="module")
 def row(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return an honest line of cells.jsonl."""
-    place = tmp_path_factory.mktemp("row")
-    flags = [word for text in write_vectors(place / "own") for word in ("--set", text)]
-    assert negbench(command_of(flags, place, "--tracking-uri", "none")) == 75
-    return json.loads((place / "jobs" / "cells.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    folder = tmp_path_factory.mktemp("row")
+    flags = [word for text in write_vectors(folder / "own") for word in ("--set", text)]
+    assert negbench(command_of(flags, folder, "--tracking-uri", "none")) == 75
+    return json.loads((folder / "jobs" / "cells.jsonl").read_text(encoding="utf-8").splitlines()[0])
 
 
 def hand_out(folder: Path, row: object) -> Path:

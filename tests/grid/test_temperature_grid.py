@@ -114,7 +114,7 @@ def test_the_common_pair_has_the_highest_mean_over_the_strategies(monkeypatch, f
         ("all-corpus", 1.5, 0.15): 0.8,
         ("top-k", 1.5, 0.15): 0.9,
     }
-    monkeypatch.setattr(MadeTrials, "value", staticmethod(lambda *place: means.get(place, 0.5)), raising=False)
+    monkeypatch.setattr(MadeTrials, "value", staticmethod(lambda *setting: means.get(setting, 0.5)), raising=False)
     rows = MadeTrials(first.by_group, grid=BOTH).choose(Path("none"))
     settings = {(row.labels["strategy"], row.labels["settings"]): row.setting for row in rows}
     common = TrialSetting(0.5, 0.1)

@@ -306,8 +306,8 @@ def test_overlap_is_with_the_refresh_before(story):
         for view, (group, columns) in zip(refresh.views, story.train.groups.items(), strict=True):
             rows = [n for n, query in enumerate(story.train.queries) if query.group == group]
             best = view.scores.masked_fill(~view.allowed, -math.inf).topk(3).indices
-            for row, places in zip(rows, best, strict=True):
-                pools[row] = set(columns[places].tolist())
+            for row, positions in zip(rows, best, strict=True):
+                pools[row] = set(columns[positions].tolist())
         return pools
 
     def jaccard(a: dict[int, set[int]], b: dict[int, set[int]]) -> list[float]:
@@ -700,13 +700,13 @@ def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, stra
         def count(parts: TrainingParts, state: State, batch: Batch, steps: list[int] = steps) -> None:
             steps.append(state.step)
 
-        place = tmp_path / str(stop_at)
+        runs = tmp_path / str(stop_at)
         with pytest.raises(KeyboardInterrupt):
-            run(config, place, point=stop, stepped=count)
-        assert RunFolder(place / straight.run_id).status == "interrupted", f"stopped at epoch {stop_at}"
+            run(config, runs, point=stop, stepped=count)
+        assert RunFolder(runs / straight.run_id).status == "interrupted", f"stopped at epoch {stop_at}"
         assert len(steps) == per_epoch * min(4, stop_at + 1), f"stopped at epoch {stop_at}"
         torch.manual_seed(stop_at)  # another process has another global state
-        resumed = run(config, place, stepped=count)
+        resumed = run(config, runs, stepped=count)
         trained = 4 if stop_at == 4 else 5  # finished epochs are not trained again
         assert len(steps) == per_epoch * trained, f"stopped at epoch {stop_at}"
         assert outcome(resumed.folder) == outcome(straight.folder), f"stopped at epoch {stop_at}"
@@ -735,9 +735,9 @@ def test_checkpoints_pause_in_proportion_to_what_they_cost(vector_sets, tmp_path
 @pytest.fixture(scope="module")
 def stopped_runs(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory, interrupted: Interrupted) -> Path:
     """Return the runs folder of a run of two epochs that was interrupted in the second."""
-    place = tmp_path_factory.mktemp("stopped")
-    interrupted(config_of(vector_sets, "train.epochs=2", strategy="qure", loss="info-nce"), place, 1)
-    return place
+    runs = tmp_path_factory.mktemp("stopped")
+    interrupted(config_of(vector_sets, "train.epochs=2", strategy="qure", loss="info-nce"), runs, 1)
+    return runs
 
 
 @pytest.fixture
@@ -811,7 +811,7 @@ def test_every_file_reaches_the_disk_before_it_gets_its_name(vector_sets, tmp_pa
     names = [name for name, _ in named]
     assert {"a", "config.json", "checkpoint.pt", "result.json", "ranks.parquet", "model.safetensors"} <= set(names)
     assert names.count("checkpoint.pt") == 2  # one per epoch
-    for name, place in named:  # a name is safe once its folder is synced
-        _, folder, _ = events[place]
-        event, inode, _ = events[place + 1]
+    for name, number in named:  # a name is safe once its folder is synced
+        _, folder, _ = events[number]
+        event, inode, _ = events[number + 1]
         assert (event, inode) == ("sync", folder), name

@@ -156,7 +156,7 @@ def test_only_the_temperature_gets_its_own_rate(toy_sets):
 @pytest.fixture(scope="module")
 def run_of(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> RunOf:
     """Return a function that gives a run, computed once, with the rows of its batches and the seed of each row."""
-    place = tmp_path_factory.mktemp("drawn")
+    runs = tmp_path_factory.mktemp("drawn")
 
     @cache
     def compute(strategy: str, *more: str) -> tuple[RunResult, list[list[int]], list[tuple[int, int]]]:
@@ -168,7 +168,7 @@ def run_of(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
             if batch.seed is not None:
                 seeds.extend(zip(batch.rows.tolist(), batch.seed.tolist(), strict=True))
 
-        result = run(config_of(strategy, vector_sets, *more), place, stepped=note_batch)
+        result = run(config_of(strategy, vector_sets, *more), runs, stepped=note_batch)
         return result, rows, seeds
 
     return compute

@@ -22,13 +22,13 @@ def test_every_image_has_the_kind_that_its_definition_says(toys, more):
         if not any(in_text):
             continue
         changed = torch.tensor([[*in_text, *[False] * more]])
-        places = {place for place, is_changed in enumerate(in_text) if is_changed}
+        changed_indices = {index for index, is_changed in enumerate(in_text) if is_changed}
         codes, off = kinds_by_attributes(torch.ones(1, 4 + more, dtype=torch.int64), changed, images)
         for image, code, count in zip(images.tolist(), codes[0].tolist(), off[0].tolist(), strict=True):
-            wrong = {place for place, value in enumerate(image) if value == 0}
-            name = toys.kind_of(wrong, places)
-            assert code == (KINDS.index(name) + 1 if name in KINDS else 0), (places, image)
-            assert count == len(wrong), f"image {image}, changed {places}"
+            wrong = {index for index, value in enumerate(image) if value == 0}
+            name = toys.kind_of(wrong, changed_indices)
+            assert code == (KINDS.index(name) + 1 if name in KINDS else 0), (changed_indices, image)
+            assert count == len(wrong), f"image {image}, changed {changed_indices}"
             names.add(name)
     assert names == {"relevant", "unrelated", *KINDS[:3]}
 

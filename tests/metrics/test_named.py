@@ -68,7 +68,7 @@ def by_hand(name: str, ranks: QueryRanks, row: int) -> float:
     if kind == "mrr":
         return 1 / relevant[0] if relevant[0] <= k else 0.0
     gain = sum(1 / math.log2(1 + rank) for rank in relevant if rank <= k)
-    ideal = sum(1 / math.log2(2 + place) for place in range(len(relevant)) if place < k)
+    ideal = sum(1 / math.log2(2 + index) for index in range(len(relevant)) if index < k)
     return gain / ideal
 
 

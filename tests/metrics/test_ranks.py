@@ -21,11 +21,11 @@ def loop_target_rank(scores: list[float], target: int, allowed: list[bool]) -> i
 def loop_relevant_ranks(scores: list[float], relevant: list[int], allowed: list[bool]) -> list[int]:
     """Rank each relevant image: irrelevant ones first among equals, relevant ones in their order."""
     ranks = []
-    for place, image in enumerate(relevant):
+    for position, image in enumerate(relevant):
         rank = 1
         for other, score in enumerate(scores):
             if other in relevant:
-                comes_first = relevant.index(other) < place
+                comes_first = relevant.index(other) < position
                 rank += score > scores[image] or (score == scores[image] and comes_first)
             elif allowed[other]:
                 rank += score >= scores[image]
@@ -195,10 +195,10 @@ def loop_average_precision(scores: list[float], relevant: list[int], k: int) -> 
     order = sorted(range(len(scores)), key=lambda j: (-scores[j], j in relevant))
     hits = 0
     total = 0.0
-    for place, image in enumerate(order[:k], start=1):
+    for rank, image in enumerate(order[:k], start=1):
         if image in relevant:
             hits += 1
-            total += hits / place
+            total += hits / rank
     return total / min(len(relevant), k)
 
 

@@ -27,8 +27,8 @@ def case(seed: int, rows: int = 8, columns: int = 30) -> Case:
     for row, relevant in enumerate(picks):
         keys = {}
         for column in range(columns - 2):
-            place = relevant.index(column) if column in relevant else -1
-            keys[column] = (-float(scores[row, column]), place)
+            index = relevant.index(column) if column in relevant else -1
+            keys[column] = (-float(scores[row, column]), index)
         orders.append(sorted(keys, key=keys.__getitem__))
     return orders, picks, relevant_ranks(scores, Ragged.of(picks), allowed), allowed.sum(1)
 

@@ -7,22 +7,22 @@ import pytest
 import torch
 
 from negbench.errors import NegbenchError
-from negbench.metrics.score_curves import ScoreCurves, octave_places
+from negbench.metrics.score_curves import ScoreCurves, octave_positions
 from negbench.mining.curves import score_curves
 from negbench.mining.task import MiningTask
 from tests.mining.test_regime import rows_of, task_of
 
 
 def loops(task: MiningTask) -> list[tuple[list[float], list[int]]]:
-    """Return each query's images' sorted scores, and the places of the two steepest drops below the target."""
+    """Return each query's images' sorted scores, and the positions of the two steepest drops below the target."""
     expected = []
     for _, ranked, positive in rows_of(task):
         values = sorted([positive, *(score for score, _ in ranked)], reverse=True)
         drops = []
-        for place, (higher, lower) in enumerate(pairwise(values)):
+        for position, (higher, lower) in enumerate(pairwise(values)):
             if higher < positive:
-                drops.append((lower - higher, place))
-        expected.append((values, [place for _, place in sorted(drops)[:2]]))
+                drops.append((lower - higher, position))
+        expected.append((values, [position for _, position in sorted(drops)[:2]]))
     return expected
 
 
@@ -32,15 +32,15 @@ def test_against_loops(shift):
     curves = score_curves(task)
     expected = loops(task)
     assert sorted(curves.queries.tolist()) == list(range(40))
-    places = octave_places(min(len(values) for values, _ in expected)).tolist()
-    means = [np.mean([values[place] for values, _ in expected]) for place in places]
+    positions = octave_positions(min(len(values) for values, _ in expected)).tolist()
+    means = [np.mean([values[position] for values, _ in expected]) for position in positions]
     assert curves.scores.tolist() == pytest.approx(means, rel=1e-5)
     for index, row in enumerate(curves.queries.tolist()):
         values, drops = expected[row]
         length = len(values)
         assert curves.length[index] == length, f"query {row}"
-        assert [place for place in curves.drops[index].tolist() if place >= 0] == drops, f"query {row}"
-        shares = [place / (length - 1) for place in drops]
+        assert [position for position in curves.drops[index].tolist() if position >= 0] == drops, f"query {row}"
+        shares = [position / (length - 1) for position in drops]
         assert curves.shares[index, : len(drops)].tolist() == pytest.approx(shares), f"query {row}"
         assert np.isnan(curves.shares[index, len(drops) :]).all(), f"query {row}"
 
@@ -78,10 +78,10 @@ def test_a_corpus_of_the_target_and_one_more():
     assert score_curves(task).drops.tolist() == [[-1, -1]]
 
 
-def test_places_are_an_eighth_of_an_octave_apart_and_those_of_a_shorter_row_come_first():
-    places = octave_places(17_000)
-    ranks = places[40:] + 1
+def test_positions_are_an_eighth_of_an_octave_apart_and_those_of_a_shorter_row_come_first():
+    positions = octave_positions(17_000)
+    ranks = positions[40:] + 1
     ratios = ranks[1:] / ranks[:-1]
     assert ratios == pytest.approx(np.full(len(ratios), 2 ** (1 / 8)), rel=0.03)
-    assert len(places) < 110
-    assert np.array_equal(octave_places(600), places[: len(octave_places(600))])
+    assert len(positions) < 110
+    assert np.array_equal(octave_positions(600), positions[: len(octave_positions(600))])

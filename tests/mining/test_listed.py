@@ -106,7 +106,7 @@ def test_a_file_lists_negatives(tmp_path, ending, keys, long):
 def trainer_rows(row: dict[str, str], names: list[str]) -> dict[str, dict[str, Any]]:
     """Return a query's negatives as FlagEmbedding and sentence-transformers take them."""
     flag = {"query": row["text"], "pos": [row["target"]], "neg": names, "neg_scores": [0.5] * len(names)}
-    columns = {f"negative_{place}": name for place, name in enumerate(names or [None], start=1)}
+    columns = {f"negative_{number}": name for number, name in enumerate(names or [None], start=1)}
     return {"flagembedding": flag, "pairs": {"anchor": row["text"], "positive": row["target"], **columns}}
 
 

@@ -44,13 +44,13 @@ def test_the_numbers_are_those_of_the_findings(row):
     """Each stands below a paragraph that names its passes; a table has a column for each batch size, or it is named."""
     number = f"**{row.points:+.1f} [{row.low:.1f}, {row.high:.1f}]**"
     conditions = [f"a batch of {row.batch_size}, {row.passes} passes", f"Emoji, {row.passes} passes"]
-    places = []
+    cells = []
     for condition in conditions:
         part = TABLES.partition(condition)[2]
         for line in part.partition("\n## ")[0].splitlines():
             if "ranks 8 to 15 |" in line and line.startswith("|") and number in line:
-                places.append((condition, line.split(" | ").index(number)))
+                cells.append((condition, line.split(" | ").index(number)))
     if row.batch_size == 16:
-        assert places == [(conditions[0], 2)]
+        assert cells == [(conditions[0], 2)]
     else:
-        assert places == [(conditions[1], 1 + [8, 32, 128].index(row.batch_size))]
+        assert cells == [(conditions[1], 1 + [8, 32, 128].index(row.batch_size))]

@@ -159,7 +159,7 @@ def loop_query(task: MiningTask, i: int, rule: Callable[..., set[int]], oracle: 
         else:
             pool = set(usable)
             code = 2
-    places = sorted(by_rank.index(j) for j in pool)
+    positions = sorted(by_rank.index(j) for j in pool)
     last = max(len(by_rank) - 1, 1)
     scores_outside = {score[j] for j in allowed if j not in pool}
     return {
@@ -167,9 +167,9 @@ def loop_query(task: MiningTask, i: int, rule: Callable[..., set[int]], oracle: 
         "score": score,
         "fallback": code,
         "pool_size": len(pool),
-        "band_start": places[0] / last,
-        "band_end": places[-1] / last,
-        "band_mean": sum(places) / len(places) / last,
+        "band_start": positions[0] / last,
+        "band_end": positions[-1] / last,
+        "band_mean": sum(positions) / len(positions) / last,
         "false_negative_rate_pool": len(pool & relevant) / len(pool) if relevant else math.nan,
         "target_rank": 1 + sum(score[j] >= score[target] - 1e-6 for j in allowed),
         "positive": score[target],

@@ -17,7 +17,7 @@ from negbench.machine import files
 from negbench.machine.files import SUMS
 from negbench.metrics import _numba, compiled, ranks
 from negbench.metrics.drops import between_drops
-from negbench.metrics.ranks import at_most, descending, less, nearest_below, places, tally, top_columns
+from negbench.metrics.ranks import at_most, descending, less, nearest_below, positions, tally, top_columns
 from negbench.strategies.qure import Qure
 
 ROWS, COLUMNS = 12, 700
@@ -85,7 +85,7 @@ def below(view: ScoreView) -> Tensor:
 def sorted_qure(strategy: Qure, view: ScoreView) -> Tensor:
     """Return the pools row by row: sort the row and walk over all real drops in a stable descending order."""
     pool = torch.zeros_like(view.allowed)
-    place = places(view.scores, below(view))
+    position = positions(view.scores, below(view))
     order = descending(view.scores)
     for row in range(ROWS):
         columns = order[row][below(view)[row, order[row]]]
@@ -96,7 +96,7 @@ def sorted_qure(strategy: Qure, view: ScoreView) -> Tensor:
         pairs = [(a, b) for a, b in pairwise(walk) if abs(a - b) > gap]
         if pairs:
             low, high = sorted(pairs[0])
-            pool[row] = (place[row] > low) & (place[row] <= high)
+            pool[row] = (position[row] > low) & (position[row] <= high)
     return pool
 
 
@@ -116,17 +116,17 @@ def test_windows_are_those_of_sorted_rows():
     for kind in KINDS:
         view = view_of(kind)
         generator = torch.Generator().manual_seed(9)
-        place = places(view.scores, view.allowed)
-        near = places(view.scores, below(view))[1:]
+        position = positions(view.scores, view.allowed)
+        near = positions(view.scores, below(view))[1:]
         start = torch.randint(0, COLUMNS, (ROWS,), generator=generator)
         stop = torch.randint(0, COLUMNS + 5, (ROWS,), generator=generator)  # may lie below start or behind the end
-        want = view.allowed & (place >= start[:, None]) & (place < stop[:, None])
+        want = view.allowed & (position >= start[:, None]) & (position < stop[:, None])
         assert torch.equal(view.window(view.allowed, stop, start), want), kind
         want = near.argmin(1).where(near.amin(1) == 0, -1)
         rows = torch.arange(1, ROWS)
         assert torch.equal(nearest_below(view.scores, rows, view.allowed[1:], view.positive), want), kind
         for k in (0, 1, 3, 20, 21, 22, COLUMNS, COLUMNS + 1):
-            assert torch.equal(view.window(view.allowed, k), view.allowed & (place < k)), f"{kind}, k={k}"
+            assert torch.equal(view.window(view.allowed, k), view.allowed & (position < k)), f"{kind}, k={k}"
 
 
 @pytest.mark.usefixtures("path")

@@ -505,10 +505,10 @@ def test_tables_that_belong_together_are_named_with_the_line_that_joins_them(tmp
 
 
 def test_rows_say_where_they_stand(subtests, tmp_path):
-    for name, content, place in (("a.csv", "a,b\n\n1,2\n", "line 3"), ("a.json", [{"a": 1}], "row 1")):
-        with subtests.test(name=name, place=place):
+    for name, content, end in (("a.csv", "a,b\n\n1,2\n", "line 3"), ("a.json", [{"a": 1}], "row 1")):
+        with subtests.test(name=name, end=end):
             (row,) = read_rows(write(tmp_path / name, content))
-            assert (row.where, row.number) == (f"{tmp_path / name}: {place}", int(place[-1]))
+            assert (row.where, row.number) == (f"{tmp_path / name}: {end}", int(end[-1]))
     file = write(tmp_path / "b.csv", "a;b;x, y, z, w\nc;d;x")
     assert [[*row.values.values()] for row in read_rows(file, header=False)] == [
         ["a", "b", "x, y, z, w"], ["c", "d", "x"]]  # fmt: skip

@@ -57,7 +57,7 @@ def leave_out_measured(value: Any) -> Any:
     return value
 
 
-def place(labels: dict[str, Any]) -> str:
+def name_of_labels(labels: dict[str, Any]) -> str:
     return "|".join(str(labels.get(name) or "") for name in LABELS).strip("|")
 
 
@@ -105,7 +105,7 @@ def pins_of(folder: Path, item: str) -> Any:
     documents = {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
     yield "files", "folder", folder.name
     for cell in documents.get("comparison", {}).pop("cells", ()):
-        key = f"{place(cell)}|{cell['seed']}"
+        key = f"{name_of_labels(cell)}|{cell['seed']}"
         kind = class_of(cell)
         yield "hash", f"hash {key}", cell["hash"][:12]
         if cell["run"] is None:
@@ -119,7 +119,7 @@ def pins_of(folder: Path, item: str) -> Any:
         yield "never" if key in ("kind", "rates") else "files", f"comparison.json {key}", leave_out_measured(value)
     for row in flat_verdicts(documents.get("statistics", {"rows": []})):
         numbers = {key: value for key, value in row.items() if key not in (*LABELS, "metric")}
-        yield class_of(row), f"row {place(row)}|{row['metric']}", numbers
+        yield class_of(row), f"row {name_of_labels(row)}|{row['metric']}", numbers
     for claim in documents.get("claims", {}).get("claims", ()):
         yield "never", f"claim {claim['id']}", {key: claim[key] for key in ("verdict", "reason", "tests")}
     for file in sorted(folder.rglob("*")):
@@ -157,7 +157,7 @@ def recipes(runs: Path) -> Any:
         except NegbenchError as error:  # it does not go with data this small
             yield "never", f"{name} labels", str(error)
             continue
-        yield "never", f"{name} labels", [f"{place(cell.labels)}|{cell.seed}" for cell in cells]
+        yield "never", f"{name} labels", [f"{name_of_labels(cell.labels)}|{cell.seed}" for cell in cells]
         yield "hash", f"{name} hashes", [cell.hash[:8] for cell in cells]
 
 

@@ -242,15 +242,15 @@ def main() -> int:
     chance = random.Random(options.seed)
     wrong = 0
     ways = Counter[str]()
-    place = Path(tempfile.mkdtemp(prefix="attack-"))
-    os.environ["NEGBENCH_CACHE"] = str(place / "cache")
-    sets = write_data(place / "own")
+    folder = Path(tempfile.mkdtemp(prefix="attack-"))
+    os.environ["NEGBENCH_CACHE"] = str(folder / "cache")
+    sets = write_data(folder / "own")
     commands = [text for text in (*FILES, *COMMANDS) if options.only in text]
     if not options.only:
         commands = [text for text in commands if "data fetch" not in text]
     undisturbed = []
     for number, command in enumerate(commands):
-        runs = new_runs(place / f"straight-{number}", place / "own")
+        runs = new_runs(folder / f"straight-{number}", folder / "own")
         undisturbed.append(run_undisturbed(command, sets, runs))
     for attempt in itertools.count():
         struck = sum(ways[way] for way in WAYS)
@@ -258,7 +258,7 @@ def main() -> int:
             break
         number = attempt % len(commands)
         before = ways.copy()
-        runs = new_runs(place / f"{attempt}-{number}", place / "own")
+        runs = new_runs(folder / f"{attempt}-{number}", folder / "own")
         try:
             most = min(6, options.kills - struck)
             attack(commands[number], sets, runs, chance, most, undisturbed[number].seconds, ways)
@@ -275,7 +275,7 @@ def main() -> int:
             shutil.rmtree(runs)
     print(f"seed {options.seed}: {dict(sorted(ways.items()))}; {wrong} attempts differ", flush=True)
     if not wrong:
-        shutil.rmtree(place)
+        shutil.rmtree(folder)
     return int(wrong > 0)
 
 

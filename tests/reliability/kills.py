@@ -21,7 +21,7 @@ def many(few: int, all_of_them: int) -> int:
 
 def spread(total: int, count: int) -> list[int]:
     """Return `count` numbers of 1..total at equal distances, with the last one; all numbers if there are fewer."""
-    return sorted({total - round(place * total / count) for place in range(count)} - {0})
+    return sorted({total - round(number * total / count) for number in range(count)} - {0})
 
 
 def moments(forked: Callable[..., Any], action: Callable[[], Any], folder: Path, at: int, *, torn: bool = False) -> int:

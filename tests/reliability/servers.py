@@ -27,12 +27,12 @@ def free_port() -> int:
 
 
 class Server:
-    """An `mlflow server` on this machine alone; its store stays in `place` while it is stopped."""
+    """An `mlflow server` on this machine alone; its store stays in `folder` while it is stopped."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.port = free_port()
-        place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.start()
 
     def start(self) -> None:
@@ -40,15 +40,15 @@ class Server:
         words = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1", "--artifacts-destination", "files"]
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", "sqlite:///store.db", *words]
         quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        with (self.place / "log").open("ab") as log:
-            how: dict[str, Any] = {"stdout": log, "stderr": log, "cwd": self.place, "start_new_session": True}
+        with (self.folder / "log").open("ab") as log:
+            how: dict[str, Any] = {"stdout": log, "stderr": log, "cwd": self.folder, "start_new_session": True}
             self._process = subprocess.Popen(command, env=os.environ | quiet, **how)
         for _ in range(1000):
             with suppress(URLError, OSError), urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
                 return
-            assert self._process.poll() is None, (self.place / "log").read_text()
+            assert self._process.poll() is None, (self.folder / "log").read_text()
             time.sleep(0.3)
-        raise AssertionError(f"no answer: {(self.place / 'log').read_text()}")
+        raise AssertionError(f"no answer: {(self.folder / 'log').read_text()}")
 
     def stop(self) -> None:
         """End it and its workers at once."""
@@ -147,12 +147,12 @@ class Database:
             raise RuntimeError("needs PostgreSQL's server, and a user other than root to run it")
         self.port = free_port()
         self._tools = tools[-1]
-        self._place = Path(tempfile.mkdtemp(prefix="database-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="database-"))
         if root:
-            shutil.chown(self._place, "postgres")
+            shutil.chown(self._folder, "postgres")
         self._run("initdb", "-A", "trust", "-U", "alice", "--no-sync")
-        options = f"-p {self.port} -k {self._place} -c listen_addresses=127.0.0.1 -c fsync=off"
-        self._run("pg_ctl", "-w", "-l", str(self._place / "log"), "-o", options, "start")
+        options = f"-p {self.port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._run("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", options, "start")
         for name in ("studies", "runs"):  # Optuna and MLflow each have a table alembic_version
             command = [self._tools / "createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "alice", name]
             subprocess.run(command, check=True)
@@ -163,10 +163,10 @@ class Database:
         return shutil.which("runuser") is not None and "postgres" in {user.pw_name for user in pwd.getpwall()}
 
     def _run(self, tool: str, *words: str) -> None:
-        command = [*self._as, str(self._tools / tool), "-D", str(self._place / "data"), *words]
+        command = [*self._as, str(self._tools / tool), "-D", str(self._folder / "data"), *words]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
 
     def stop(self) -> None:
         """End it, and delete what it stored."""
         self._run("pg_ctl", "-m", "immediate", "stop")
-        shutil.rmtree(self._place)
+        shutil.rmtree(self._folder)

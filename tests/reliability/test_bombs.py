@@ -38,8 +38,8 @@ def test_zip_bombs_are_refused(tmp_path, expect_error):
     np.save(tmp_path / "q.npy", np.eye(4))
     np.save(tmp_path / "t.npy", np.arange(4))
     bomb(tmp_path / "images.npz", ["ids", "features"])
-    place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]
-    assert "more than 16 times as much" in expect_error(["run", "--strategy", "qure", *flags, *place], "images.npz")
+    store = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]
+    assert "more than 16 times as much" in expect_error(["run", "--strategy", "qure", *flags, *store], "images.npz")
     files = [f"--{name}={tmp_path / file}" for name, file in (("queries", "q.npy"), ("targets", "t.npy"))]
     mine = ["mine", *files, f"--images={tmp_path / 'images.npz'}", "--strategy=qure", f"--out={tmp_path}/n.jsonl"]
     assert "images.npz" in expect_error(mine, "more than 16 times as much")

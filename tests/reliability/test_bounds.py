@@ -182,8 +182,8 @@ def equal_texts(path: Path, text: str, rows: int) -> Path:
 
 def one_list(path: Path, values: int) -> Path:
     """Write a parquet file of one row with one long list."""
-    places = pa.array([0, values], pa.int32())
-    lists = pa.ListArray.from_arrays(places, pa.array(np.zeros(values, np.float32)))
+    offsets = pa.array([0, values], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, pa.array(np.zeros(values, np.float32)))
     parquet.write_table(pa.table({"texts": ["a"], "features": lists}), path)
     return path
 
@@ -538,22 +538,22 @@ def test_the_headers_of_pages_agree_with_an_honest_footer(tmp_path, version, com
     metadata = parquet.read_metadata(path)
     many = 0
     for group in range(metadata.num_row_groups):
-        for place in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(place)
+        for column in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(column)
             with path.open("rb") as file:
                 pages = read_pages(file, chunk)
-                assert file.tell() == _end(chunk), f"group {group}, column {place}"
-            assert pages.values == chunk.num_values, f"group {group}, column {place}"
+                assert file.tell() == _end(chunk), f"group {group}, column {column}"
+            assert pages.values == chunk.num_values, f"group {group}, column {column}"
             headers = chunk.total_uncompressed_size - pages.size
             most = 200 * (1 + len(pages.encodings) + pages.values // 8)
-            assert 0 <= headers < most, f"group {group}, column {place}"
-            assert pages.largest <= pages.size, f"group {group}, column {place}"
+            assert 0 <= headers < most, f"group {group}, column {column}"
+            assert pages.largest <= pages.size, f"group {group}, column {column}"
             many += pages.largest < pages.size
     assert many > 3
 
 
 def _end(chunk: Any) -> int:
-    start = min(place for place in (chunk.dictionary_page_offset, chunk.data_page_offset) if place)
+    start = min(offset for offset in (chunk.dictionary_page_offset, chunk.data_page_offset) if offset)
     return int(start + chunk.total_compressed_size)
 
 
@@ -573,8 +573,8 @@ def test_pages_that_are_none_are_one_line(tmp_path, byte):
 def test_lists_count_what_reading_them_takes(tmp_path, rows, bytes_of_one):
     """Bytes for each number: itself, its levels, and again as much of a batch of rows, which grows by doubling."""
     count = 2**20
-    places = pa.array(np.linspace(0, count, rows + 1, dtype=np.int32))
-    table = pa.table({"features": pa.ListArray.from_arrays(places, pa.array(np.zeros(count, np.float32)))})
+    offsets = pa.array(np.linspace(0, count, rows + 1, dtype=np.int32))
+    table = pa.table({"features": pa.ListArray.from_arrays(offsets, pa.array(np.zeros(count, np.float32)))})
     path = tmp_path / "v.parquet"
     parquet.write_table(table, path, compression="zstd")
     size = sum(unpacked_size(lambda: path.open("rb"), parquet.ParquetFile(path), None))
@@ -616,9 +616,9 @@ def test_two_gigabytes_of_embeddings_are_read(tmp_path, forked):
     with parquet.ParquetWriter(tmp_path / "v.parquet", pa.schema([("ids", pa.string()), ("features", kind)])) as writer:
         for start in range(0, rows, 100_000):
             values = pa.array(random.random(100_000 * width, np.float32))
-            places = pa.array(np.arange(0, 100_001 * width, width, dtype=np.int32))
+            offsets = pa.array(np.arange(0, 100_001 * width, width, dtype=np.int32))
             ids = [str(start + number) for number in range(100_000)]
-            writer.write_table(pa.table({"ids": ids, "features": pa.ListArray.from_arrays(places, values)}))
+            writer.write_table(pa.table({"ids": ids, "features": pa.ListArray.from_arrays(offsets, values)}))
     assert (tmp_path / "v.parquet").stat().st_size > 2 * 10**9
 
     def read() -> None:

@@ -130,11 +130,11 @@ VALUES: dict[str, dict[str, tuple[str, ...]]] = {
     "data encode": {},
 }
 DATA = "which data and settings: tests/reliability/test_settings.py, tests/cli/test_options.py"
-PLACE = "where results are, or who computes them: tests/grid, tests/store, tests/test_executors.py"
+ROOMS_OF_STORES = "where results are, or who computes them: tests/grid, tests/store, tests/test_executors.py"
 NOT_TRIED = {
     **dict.fromkeys(("dataset", "datasets", "backbone", "backbones", "data_root", "allow_missing", "plugin"), DATA),
     **dict.fromkeys(("sets", "recipe", "system", "systems"), DATA),
-    **dict.fromkeys(("runs_dir", "tracking_uri", "name", "workers", "executor", "address", "share"), PLACE),
+    **dict.fromkeys(("runs_dir", "tracking_uri", "name", "workers", "executor", "address", "share"), ROOMS_OF_STORES),
     "dry_run": "prints a plan: tests/cli/test_offered.py",
     "max_hours": "ends a command early: tests/reliability/test_signals.py",
     "until": "adds seeds: tests/analysis/test_deciding.py",
@@ -172,7 +172,7 @@ class Outcome:
 
 
 @pytest.fixture(scope="module")
-def place(vector_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder_with_runs(vector_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with runs: a finished comparison, whose runs the commands find."""
     from negbench.cli.main import run
 
@@ -202,16 +202,16 @@ def write_own(folder: Path) -> None:
 
 @pytest.fixture
 def observe(
-    place: Path, vector_flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder_with_runs: Path, vector_flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Outcome]:
     """Return a function that runs a command with further flags."""
     from negbench.cli.main import run
 
     def run_and_observe(command: str, *more: str) -> Outcome:
-        work = place / "work"
+        work = folder_with_runs / "work"
         shutil.rmtree(work, ignore_errors=True)
-        shutil.copytree(place / "runs", work / "runs")
-        shutil.copytree(place / "own", work / "own")
+        shutil.copytree(folder_with_runs / "runs", work / "runs")
+        shutil.copytree(folder_with_runs / "own", work / "own")
         shutil.copy(ENCODERS, work)
         (work / "more.txt").write_text("p12\np13\n", encoding="utf-8")
         monkeypatch.chdir(work)
@@ -245,8 +245,8 @@ def observe(
 
 def without_setting(arguments: list[str], setting: str) -> list[str]:
     """Leave out `--set SETTING`."""
-    place = arguments.index(setting)
-    return [*arguments[: place - 1], *arguments[place + 1 :]]
+    index = arguments.index(setting)
+    return [*arguments[: index - 1], *arguments[index + 1 :]]
 
 
 def without_times(text: str) -> str:

@@ -33,13 +33,13 @@ TIMES = many(6, 50)
 
 def damages(content: bytes, seed: int) -> Iterator[bytes]:
     """Yield `TIMES` damaged copies: bits flipped at places spread over the file, and ends cut off at any length."""
-    place = random.Random(seed)
+    chance = random.Random(seed)
     for number in range(TIMES):
-        at = place.randrange(len(content))
+        at = chance.randrange(len(content))
         if number % 3 == 2:
             yield content[:at]
         else:
-            yield content[:at] + bytes([content[at] ^ 1 << place.randrange(8)]) + content[at + 1 :]
+            yield content[:at] + bytes([content[at] ^ 1 << chance.randrange(8)]) + content[at + 1 :]
 
 
 def damage_in_turn(path: Path) -> Iterator[bytes]:
@@ -283,7 +283,7 @@ def test_a_changed_digit_in_a_table_is_computed_again_and_a_rerun_repairs_it(sub
     before = {name: repr(getattr(load("duel", bench), name.partition(".")[0])) for name in TABLES}
     for name in TABLES:
         with subtests.test(name=name):
-            at = next(place for place, byte in enumerate(contents[name]) if chr(byte).isdigit())
+            at = next(position for position, byte in enumerate(contents[name]) if chr(byte).isdigit())
             wrong = bytes([contents[name][at] ^ 1])
             (bench / "duel" / name).write_bytes(contents[name][:at] + wrong + contents[name][at + 1 :])
             loaded = load("duel", bench)

@@ -46,13 +46,13 @@ def test_a_disk_that_is_full_at_any_write(vector_sets, tmp_path, monkeypatch, ev
     want = result(config, tmp_path / "straight")
     for at in spread(calls, many(3, 10**6)):
         with subtests.test(at=at):
-            place = tmp_path / str(at)
+            runs = tmp_path / str(at)
             calls, first = 0, at
             with pytest.raises(NegbenchError, match=r"^cannot write .*: No space left on device$"):
-                result(config, place)
-            assert not list(place.rglob("*.partial")), f"write {at}"
+                result(config, runs)
+            assert not list(runs.rglob("*.partial")), f"write {at}"
             first = 10**9
-            assert result(config, place) == want, f"write {at}"
+            assert result(config, runs) == want, f"write {at}"
 
 
 def as_nobody(action: Callable[[], object]) -> None:

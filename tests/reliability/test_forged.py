@@ -31,11 +31,11 @@ Change = Callable[[Any], Any]  # from the document in a JSON file to another
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a runs folder with a comparison `duel`."""
-    place = tmp_path_factory.mktemp("honest")
-    flags = flags_of([*write_vectors(place / "own"), *SETS])
+    folder = tmp_path_factory.mktemp("honest")
+    flags = flags_of([*write_vectors(folder / "own"), *SETS])
     grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "2", "--name", "duel", "--lr=fixed", "--margin", "3"]
-    assert negbench([*grid, *flags, "--runs-dir", str(place / "runs"), "--tracking-uri", "none"]) == 0
-    return place / "runs"
+    assert negbench([*grid, *flags, "--runs-dir", str(folder / "runs"), "--tracking-uri", "none"]) == 0
+    return folder / "runs"
 
 
 @pytest.fixture
@@ -57,11 +57,11 @@ def edit(path: Path, change: Change) -> None:
     fit(path.parent)
 
 
-def put(*place: str | int, value: Any) -> Change:
-    """Return a change that puts a value at a place of a document, such as "cells", 0, "run"."""
+def put(*path: str | int, value: Any) -> Change:
+    """Return a change that puts a value at a path of a document, such as "cells", 0, "run"."""
 
     def change(document: Any) -> Any:
-        *outer, key = place
+        *outer, key = path
         part = document
         for name in outer:
             part = part[name]
@@ -173,7 +173,7 @@ def test_a_cell_is_compared_with_its_run(received, run_command, change, text):
     assert text in run_command("report", "duel", "--runs-dir", received, code=2).err
 
 
-def test_one_run_in_two_places_has_the_same_labels_in_both(tmp_path):
+def test_one_run_of_two_cells_has_the_same_labels_in_both(tmp_path):
     """A run may stand in a table of two systems, but not for two strategies; nothing of it is read for that."""
     cell = {"strategy": "a", "loss": "l", "backbone": "b", "dataset": "d", "run": "x", "seed": 0, "hash": "h"}
     check_cells(tmp_path, [{**cell, "system": "s"}, {**cell, "system": "t"}])

@@ -21,16 +21,16 @@ SIZE = 8 * 2**20
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a tmpfs of 8 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
+    disk_folder = tmp_path / "disk"
+    disk_folder.mkdir()
     if sys.platform != "linux":
         pytest.skip("a tmpfs is Linux's")
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(disk_folder)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    yield disk_folder
+    subprocess.run(["umount", "-l", str(disk_folder)], check=True)
 
 
 def fill(disk: Path, room: int) -> None:
@@ -68,18 +68,18 @@ def test_a_checkpoint_for_which_there_is_no_room(room, tmp_path):
 
 
 def test_the_report(subtests, vector_flags, disk, capsys, run_command):
-    place = ["--runs-dir", str(disk / "runs")]
+    runs_flags = ["--runs-dir", str(disk / "runs")]
     grid = ["compare", "--lr=fixed", "--strategies", "qure", "--seeds", "1", "--name", "c", "--no-report"]
-    assert negbench([*grid, *vector_flags, *place, "--tracking-uri", "none"]) == 0
+    assert negbench([*grid, *vector_flags, *runs_flags, "--tracking-uri", "none"]) == 0
     for room in (2**14, 2**16):  # amid the tables, amid the figures
         with subtests.test(room=room):
             fill(disk, room)
             capsys.readouterr()
-            line = run_command("report", "c", *place, code=2).err.splitlines()[-1]
+            line = run_command("report", "c", *runs_flags, code=2).err.splitlines()[-1]
             assert line.startswith("negbench: error: ")
             assert "No space left on device" in line
             assert leftovers(disk) == []
             empty(disk)
             os.sync()
-    assert negbench(["report", "c", *place]) == 0
+    assert negbench(["report", "c", *runs_flags]) == 0
     assert (disk / "runs" / "c" / "report" / "index.html").stat().st_size > 10_000

@@ -131,18 +131,18 @@ def spoilt(draw: st.DrawFn, content: bytes) -> bytes:
     return content
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def paths_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the paths of all parts of nested lists and dictionaries."""
     yield path
     if isinstance(value, dict | list):
         for key in value if isinstance(value, dict) else range(len(value)):
-            yield from places(value[key], (*path, key))
+            yield from paths_of(value[key], (*path, key))
 
 
 @st.composite
 def changed(draw: st.DrawFn, value: Any, parts: st.SearchStrategy[Any]) -> Any:
     """Return nested lists and dictionaries with one part replaced or removed."""
-    *path, last = draw(st.sampled_from([*places({"": value})][1:]))
+    *path, last = draw(st.sampled_from([*paths_of({"": value})][1:]))
     whole = {"": copy.deepcopy(value)}
     container = whole
     for key in path:
@@ -173,16 +173,16 @@ def as_lines(value: Any) -> bytes:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> list[object]:
+def store_flags(tmp_path: Path) -> list[object]:
     return ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
 
 
 @pytest.fixture
-def run(vector_flags: list[str], place: list[object]) -> Callable[..., int]:
+def run(vector_flags: list[str], store_flags: list[object]) -> Callable[..., int]:
     """Return a function that gives the exit code of a run on vectors with these arguments."""
 
     def run_with(*more: object) -> int:
-        return outcome("run", "--strategy", "qure", *vector_flags, *more, *place)
+        return outcome("run", "--strategy", "qure", *vector_flags, *more, *store_flags)
 
     return run_with
 
@@ -207,14 +207,14 @@ def test_options(run):
     trial()
 
 
-def test_recipes(vector_sets, place, tmp_path):
+def test_recipes(vector_sets, store_flags, tmp_path):
     names = ("strategy.name='qure'", "dataset.name='triplets'", "backbone.name='precomputed'", "loss.name='info-nce'")
     more = ("train.precision='fp32'", "eval.select='dev'", "mining.margin=0.5")
     base = "\n".join([*names, *more, *(text for text in vector_sets if ".name=" not in text)]).encode()
     recipe = tmp_path / "r.toml"
     recipe.write_bytes(base)
     data = ["--dataset", "triplets", "--backbone", "precomputed"]  # avoids the data set that is made on first use
-    assert outcome("run", "--recipe", recipe, *data, *place) == 2  # stopped after an epoch, not refused
+    assert outcome("run", "--recipe", recipe, *data, *store_flags) == 2  # stopped after an epoch, not refused
     assert len(list((tmp_path / "runs").glob("*/metrics.jsonl"))) == 1
 
     def encode(text: str) -> bytes:
@@ -223,7 +223,7 @@ def test_recipes(vector_sets, place, tmp_path):
     @fuzzed(spoilt(base) | st.binary(max_size=40) | st.text(max_size=40).map(encode))
     def trial(content: bytes) -> None:
         recipe.write_bytes(content)
-        outcome("run", "--recipe", recipe, *data, *place)
+        outcome("run", "--recipe", recipe, *data, *store_flags)
 
     trial()
 
@@ -470,7 +470,7 @@ def test_ranks(sources, vector_sets, run, tmp_path):
     lists = {query.id: split.images[:5] for query in split.queries}
     lines = list[str]()
     for query, images in lists.items():
-        lines += [f"{query} Q0 {image} {place + 1} {9 - place} x\n" for place, image in enumerate(images)]
+        lines += [f"{query} Q0 {image} {position + 1} {9 - position} x\n" for position, image in enumerate(images)]
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "train.epochs=1"])
     folder = compute_or_reuse(config, RunContext.open(tmp_path / "done", "none")).folder
     kinds = {

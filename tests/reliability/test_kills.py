@@ -34,8 +34,8 @@ def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(forked, vec
     more = ("schedule.refresh_epochs=[0,1]", "eval.select=dev", "eval.dev_fraction=0.4")  # pools, and a best epoch
     config = config_of(vector_sets, "qure", *more)
 
-    def run_in(place: Path) -> None:
-        run(config, place)
+    def run_in(runs: Path) -> None:
+        run(config, runs)
 
     straight = tmp_path / "straight"
     total = moments(forked, partial(run_in, straight), straight, NEVER)
@@ -43,10 +43,10 @@ def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(forked, vec
     want = contents(straight)
     assert {Path(name).name for name in want} >= {"config.json", "metrics.jsonl", "ranks.parquet", "result.json"}
     for number, at in enumerate(spread(total, many(4, 10**6))):
-        place = tmp_path / str(at)
-        moments(forked, partial(run_in, place), place, at, torn=number % 2 == 0)
-        run_in(place)
-        files = contents(place)
+        runs = tmp_path / str(at)
+        moments(forked, partial(run_in, runs), runs, at, torn=number % 2 == 0)
+        run_in(runs)
+        files = contents(runs)
         assert files == want, (at, *files)
-        for path in (place / name for name in files):
+        for path in (runs / name for name in files):
             assert flaw(path) is None, path

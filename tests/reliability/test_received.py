@@ -81,19 +81,19 @@ def _watch(action: Callable[[], Any], received: str, allowed: tuple[str, ...]) -
 class Honest:
     """A folder with data and with a runs folder (a comparison, a study), and the flags of its runs."""
 
-    place: Path
+    folder: Path
     flags: list[str]
 
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Honest:
-    place = tmp_path_factory.mktemp("honest")
-    flags = flags_of([*write_vectors(place / "own"), *SETS])
-    runs = ["--runs-dir", str(place / "runs")]
+    folder = tmp_path_factory.mktemp("honest")
+    flags = flags_of([*write_vectors(folder / "own"), *SETS])
+    runs = ["--runs-dir", str(folder / "runs")]
     grid = ["--strategies", "qure,in-batch", "--seeds", "1", "--name", "duel", "--no-report", "--lr=fixed"]
     assert negbench(["compare", *grid, *flags, *runs]) == 0
     assert negbench([*SEARCH.split(), *flags, *runs]) == 0
-    return Honest(place, flags)
+    return Honest(folder, flags)
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,10 @@ def visited() -> Iterator[Visited]:
 @pytest.fixture
 def received(honest: Honest, tmp_path: Path, visited: Visited) -> Path:
     """Return a copy of the folder with every trap in it."""
-    place = tmp_path / "received"
-    shutil.copytree(honest.place, place)
-    runs = place / "runs"
-    for folder in (place / "own", runs, runs / "duel", *runs.glob("qure-*")):
+    copy = tmp_path / "received"
+    shutil.copytree(honest.folder, copy)
+    runs = copy / "runs"
+    for folder in (copy / "own", runs, runs / "duel", *runs.glob("qure-*")):
         for name in ("my_strategy", "sitecustomize", "conftest", "torch", "mlflow", "negbench"):
             (folder / f"{name}.py").write_text(TRAP, encoding="utf-8")
     note = json.loads((runs / "searched" / "study.json").read_text(encoding="utf-8"))
@@ -136,11 +136,11 @@ def received(honest: Honest, tmp_path: Path, visited: Visited) -> Path:
         manifest = RunFolder(path).manifest
         manifest["config"]["plugins"] = [str(path / "my_strategy.py")]
         RunFolder(path).write_manifest(manifest)
-    (place / "recipe.toml").write_text(
+    (copy / "recipe.toml").write_text(
         f'[study]\nstorage = "sqlite:///{tmp_path}/outside.db"\n[compare]\ntracking_uri = "http://{visited.address}"\n',
         encoding="utf-8",
     )
-    return place
+    return copy
 
 
 def command(*words: str, code: int = 0) -> Callable[[], None]:
@@ -156,8 +156,8 @@ def rows_of_the_table(received: Path, honest: Honest) -> dict[str, Callable[[], 
     """Return what the rows of SECURITY.md's table do with a received folder."""
     runs = received / "runs"
     data = received / "own"
-    place = ["--runs-dir", str(runs)]
-    flags = [word.replace(str(honest.place), str(received)) for word in honest.flags]
+    runs_flags = ["--runs-dir", str(runs)]
+    flags = [word.replace(str(honest.folder), str(received)) for word in honest.flags]
     grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "duel", "--no-report", "--lr=fixed"]
 
     def read_trials_elsewhere() -> None:
@@ -165,23 +165,23 @@ def rows_of_the_table(received: Path, honest: Honest) -> dict[str, Callable[[], 
             _ = api.load("elsewhere", runs).trials
 
     return {
-        "listing": command("doctor", *place),
+        "listing": command("doctor", *runs_flags),
         "reading a comparison": lambda: repr(api.load("duel", runs)),
         "reading a study": lambda: repr(api.load("searched", runs)),
         "reading a study elsewhere": read_trials_elsewhere,
-        "reporting": command("report", "duel", *place),
-        "scoring again": command("evaluate", "in-batch", "--dataset", f"{data}/triplets.jsonl", *place),
-        "scoring a run that names code": command("evaluate", "qure", *place),
+        "reporting": command("report", "duel", *runs_flags),
+        "scoring again": command("evaluate", "in-batch", "--dataset", f"{data}/triplets.jsonl", *runs_flags),
+        "scoring a run that names code": command("evaluate", "qure", *runs_flags),
         "mining with a run": command(
-            "mine", "--run", "in-batch", "--strategy", "qure", f"--out={data}/n.parquet", *place
+            "mine", "--run", "in-batch", "--strategy", "qure", f"--out={data}/n.parquet", *runs_flags
         ),
-        "resuming a comparison": command(*grid, *flags, *place),
-        "resuming a study": command(*SEARCH.split(), *honest.flags, *place),
-        "a run": command("run", "--strategy", "qure", *flags, *place),
+        "resuming a comparison": command(*grid, *flags, *runs_flags),
+        "resuming a study": command(*SEARCH.split(), *honest.flags, *runs_flags),
+        "a run": command("run", "--strategy", "qure", *flags, *runs_flags),
         "a data folder": command("init", str(data)),
         "a data folder's recipe": command("audit", "--recipe", f"{data}/recipe.toml", "--strategy", "qure"),
-        "a recipe": command("compare", "--recipe", str(received / "recipe.toml"), *place, code=2),
-        "a recipe of a study": command("study", "--recipe", str(received / "recipe.toml"), *place, code=2),
+        "a recipe": command("compare", "--recipe", str(received / "recipe.toml"), *runs_flags, code=2),
+        "a recipe of a study": command("study", "--recipe", str(received / "recipe.toml"), *runs_flags, code=2),
     }
 
 
@@ -220,7 +220,7 @@ LINKS = {  # an entry of the runs folder that leads elsewhere -> the command tha
 @pytest.mark.slow
 @pytest.mark.parametrize("at", LINKS)
 def test_nothing_is_written_through_a_link(honest, tmp_path, capsys, at):
-    shutil.copytree(honest.place / "runs", tmp_path / "runs")
+    shutil.copytree(honest.folder / "runs", tmp_path / "runs")
     path = tmp_path / "runs" / at
     elsewhere = tmp_path / "elsewhere"
     if path.exists():

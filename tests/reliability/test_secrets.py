@@ -77,15 +77,15 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_no_file_of_any_command_holds_it(elsewhere, vector_flags, capfd, monkeypatch):
     """A run, a comparison, its report, a study and the doctor leave the secret in no file and no output."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
-    place = ["--runs-dir", "runs", "--tracking-uri", URI]
+    store = ["--runs-dir", "runs", "--tracking-uri", URI]
     study = ["study", "--strategy", "dqe", "--trials", "2", "--name", "s", "--seeds", "1", "--final-seeds", "0"]
     for command in (
-        ["run", "--strategy", "qure", *vector_flags, *place],
-        ["compare", "--strategies=dqe", "--seeds=1", "--lr=fixed", "--name=c", "--no-report", *vector_flags, *place],
-        ["run", "--strategy", "qure", *vector_flags, *place],
+        ["run", "--strategy", "qure", *vector_flags, *store],
+        ["compare", "--strategies=dqe", "--seeds=1", "--lr=fixed", "--name=c", "--no-report", *vector_flags, *store],
+        ["run", "--strategy", "qure", *vector_flags, *store],
         ["report", "c", "--runs-dir", "runs"],
-        [*study, *vector_flags, *place],
-        ["doctor", *place],
+        [*study, *vector_flags, *store],
+        ["doctor", *store],
     ):
         assert negbench(command) == 0, (command, capfd.readouterr().err)
     out, err = capfd.readouterr()
@@ -99,13 +99,13 @@ def test_no_file_of_any_command_holds_it(elsewhere, vector_flags, capfd, monkeyp
 def test_a_store_that_fails_is_named_without_it(subtests, vector_flags, tmp_path, capfd, monkeypatch):
     """The error names the store without its password, though MLflow's messages hold the whole address."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", URI]
+    store = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", URI]
     grid = ["compare", "--strategies", "qure", "--seeds=1", "--lr=fixed", "--name=c", "--no-report"]
-    assert negbench(["run", "--strategy", "qure", *vector_flags, *place]) == 0
-    assert negbench([*grid, *vector_flags, *place]) == 0
+    assert negbench(["run", "--strategy", "qure", *vector_flags, *store]) == 0
+    assert negbench([*grid, *vector_flags, *store]) == 0
     for command in (["ui"], ["doctor"]):
         with subtests.test(command=command):
-            assert negbench([*command, *place]) == 2
+            assert negbench([*command, *store]) == 2
     out, err = capfd.readouterr()
     assert "http://127.0.0.1:9 fails (" in err
     assert "Traceback" not in err
@@ -115,9 +115,9 @@ def test_a_store_that_fails_is_named_without_it(subtests, vector_flags, tmp_path
 
 def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(elsewhere, vector_flags, capfd, ui_commands):
     uri = f"postgresql://alice:{SECRET}@127.0.0.1:9/runs"
-    place = ["--runs-dir", "runs", "--tracking-uri", uri]
-    assert negbench(["run", "--strategy", "qure", *vector_flags, *place]) == 0
-    assert negbench(["ui", *place]) == 0
+    store = ["--runs-dir", "runs", "--tracking-uri", uri]
+    assert negbench(["run", "--strategy", "qure", *vector_flags, *store]) == 0
+    assert negbench(["ui", *store]) == 0
     ((command, environment),) = ui_commands
     assert command[:4] == [sys.executable, "-m", "mlflow", "ui"]
     assert "--workers 1 " in " ".join(command)

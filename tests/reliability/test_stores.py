@@ -39,10 +39,10 @@ def again_by(how: str, flags: list[str]) -> list[str]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Start `mlflow server` with an empty store, which takes it seconds to make; return its port."""
-    place = tmp_path_factory.mktemp("server")
-    Tracker.open(place).client()
-    (place / "mlflow.db").rename(place / "store.db")
-    started = Server(place)
+    folder = tmp_path_factory.mktemp("server")
+    Tracker.open(folder).client()
+    (folder / "mlflow.db").rename(folder / "store.db")
+    started = Server(folder)
     yield started.port
     started.stop()
 
@@ -87,15 +87,15 @@ def test_a_server_that_stops_gets_all_when_it_is_back(sent, again, line, undistu
     """It stops at the start, or after some packets: while it gets a parent, a cell, a summary."""
     uri = f"http://alice:{SECRET}@127.0.0.1:{line.port}"
     address = f"http://127.0.0.1:{line.port}"
-    place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", uri]
+    store_flags = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", uri]
     line.mend(sent)
-    assert negbench([*GRID, *vector_flags, *place]) == 0
+    assert negbench([*GRID, *vector_flags, *store_flags]) == 0
     out, err = capfd.readouterr()
     lost = [text for text in err.splitlines() if " are not copied: " in text]
     assert len(lost) == 1, err
     assert " of 4 runs, and the summary of 'c' are not copied: rerun the command, or `negbench ui`" in lost[0]
     line.mend()
-    assert negbench(again_by(again, vector_flags) + place) == 0
+    assert negbench(again_by(again, vector_flags) + store_flags) == 0
     printed = "".join(capfd.readouterr())
     assert contents(address, "c") == undisturbed.contents
     assert SECRET not in out + err + printed
@@ -105,18 +105,18 @@ def test_a_server_that_stops_gets_all_when_it_is_back(sent, again, line, undistu
     if again != "rerun":
         assert " and the summary of c that the store lacked" in printed or "copied the summary of c that" in printed
     line.cut()  # whole: nobody is asked
-    assert negbench([*GRID, *vector_flags, *place]) == 0
+    assert negbench([*GRID, *vector_flags, *store_flags]) == 0
     assert " fails (" not in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("line")
 def test_a_server_is_used_without_a_word_of_mlflow(line, vector_flags, tmp_path, capfd):
     uri = f"http://alice:{SECRET}@127.0.0.1:{line.port}"
-    place = [*vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", uri]
-    assert negbench(["run", "--strategy", "qure", "--json", *place]) == 0
+    store_flags = [*vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", uri]
+    assert negbench(["run", "--strategy", "qure", "--json", *store_flags]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["reused"] is False
-    assert negbench(["run", "--strategy", "dqe", "-q", *place]) == 0
+    assert negbench(["run", "--strategy", "dqe", "-q", *store_flags]) == 0
     more = capfd.readouterr()
     assert more.err == ""
     assert SECRET not in out + err + more.out
@@ -263,9 +263,9 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 def one_by_one(text: bytes, rest: bytes) -> Iterator[bytes]:
     """Yield a text at once, then the rest a byte at a time, five a second."""
     yield text
-    for place in itertools.count():
+    for number in itertools.count():
         time.sleep(0.2)
-        yield rest[place % len(rest) :][:1]
+        yield rest[number % len(rest) :][:1]
 
 
 def without_end(text: bytes, part: bytes) -> Iterator[bytes]:

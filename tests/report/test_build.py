@@ -426,7 +426,7 @@ def forest(request: pytest.FixtureRequest, drawn_runs: figures.ChartData) -> For
     (panel,) = chart.panels
     axes = draw(panel)
     loss_at = {}  # height of a loss's title -> loss
-    title_at = {}  # place of a column -> its title
+    title_at = {}  # index of a column -> its title
     texts_at: dict[float, dict[str, Any]] = {}  # height of a row -> title of a column -> text
     for text in axes.texts:
         if "under" in text.get_text():
@@ -548,9 +548,9 @@ def test_score_curves_are_those_of_the_runs(drawn_runs):
         mean = np.mean([curve.scores for curve in curves], axis=0)
         assert list(warm.get_ydata()) == pytest.approx(list(mean)), panel.title
         assert warm.get_xdata()[0] == 1, panel.title
-        marked = np.array([warm.get_xdata()[place] for place in warm.get_markevery()])
+        marked = np.array([warm.get_xdata()[index] for index in warm.get_markevery()])
         ranks = np.median(np.sort(np.concatenate([curve.drops for curve in curves])), axis=0) + 1
-        apart = np.abs(marked[:, None] / ranks - 1)  # one marker where both ranks fall on one place
+        apart = np.abs(marked[:, None] / ranks - 1)  # one marker where both ranks fall on one x
         assert (apart.min(axis=0) < 0.06).all(), panel.title
         assert (apart.min(axis=1) < 0.06).all(), panel.title
 

@@ -62,10 +62,10 @@ def test_names_at_the_ends_of_lines_are_in_order_and_apart():
     label_ends(axes, [(50.0, "b", "C0"), (50.1, "c", "C1"), (0.0, "a", "C2"), (100.0, "e", "C3"), (99.9, "d", "C4")])
     labels: list[Any] = list(axes.texts)
     heights = {label.get_text(): label.xy[1] for label in labels}
-    places = [heights[name] for name in "abcde"]
+    label_heights = [heights[name] for name in "abcde"]
     gap = 0.15 / charts.tall_enough(5)
-    assert min(np.diff(places)) >= gap - 1e-9
-    assert max(places) <= 1
+    assert min(np.diff(label_heights)) >= gap - 1e-9
+    assert max(label_heights) <= 1
     assert heights["b"] == pytest.approx(0.5, abs=0.01)  # of names that overlap, the lowest stays
 
 
@@ -93,8 +93,8 @@ def test_heat_map_cells():
     ]
     axes = Figure().add_subplot()
     charts.heat(("r1", "r2"), ("c1", "c2"), cells).draw(axes)
-    places = {text.get_text(): text.get_position() for text in axes.texts}
-    assert places == {"low": (0, 0), "high": (1, 1), "open": (1, 0), "shared": (0, 1)}
+    positions = {text.get_text(): text.get_position() for text in axes.texts}
+    assert positions == {"low": (0, 0), "high": (1, 1), "open": (1, 0), "shared": (0, 1)}
     assert [label.get_text() for label in axes.get_yticklabels()] == ["r1", "r2"]
     bottom, top = axes.get_ylim()
     assert bottom > top  # the first row is at the top

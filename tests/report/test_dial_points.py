@@ -105,7 +105,7 @@ def test_equal_means_and_losses_to_others_than_the_best():
 def test_dials_of_one_name_in_two_sections():
     values = {"dataset.world": (1, 2), "backbone.world": (3, 4), "train.lr": (0.1,)}
     dials = [Axis(key, of_dial, key) for key, of_dial in values.items()]
-    labels = [point_text(short_names(dials), place) for place in points_of(dials)]
+    labels = [point_text(short_names(dials), values) for values in points_of(dials)]
     assert labels[0] == "dataset.world=1, backbone.world=3, lr=0.1"
     rows = rows_of(table(label, a=hits(0, 0.5), b=hits(1, 0.2)) for label in labels)
     assert points_frame(dials, rows)[["dataset.world", "backbone.world", "lr"]].to_numpy().tolist() == [

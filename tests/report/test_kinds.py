@@ -64,11 +64,11 @@ def test_the_figure_shows_them(compared):
     assert [label.get_text() for label in left.get_yticklabels()] == names
     assert [label.get_text() for label in right.get_yticklabels()] == [""] * len(names)
     for axes, estimate in ((left, "drawn"), (right, "mistakes")):
-        for place, container in enumerate(axes.containers):
-            case = f"{estimate}, {KINDS[place]}"
-            means = [getattr(kind_shares(group)[place], estimate).mean for group in groups]
+        for index, container in enumerate(axes.containers):
+            case = f"{estimate}, {KINDS[index]}"
+            means = [getattr(kind_shares(group)[index], estimate).mean for group in groups]
             assert list(container[0].get_xdata()) == pytest.approx([100 * mean for mean in means]), case
-            assert container.get_label() == KINDS[place], case
+            assert container.get_label() == KINDS[index], case
         assert len(axes.containers) == 3, estimate
 
 

@@ -60,23 +60,23 @@ def test_the_best_the_baseline_and_the_worst_of_each_table_are_drawn(count, tabl
     generator = np.random.default_rng(count)
     groups: list[pd.DataFrame] = []
     rows: list[Any] = []
-    for place in range(count):
+    for index in range(count):
         mean = SimpleNamespace(value=float(generator.random()))
-        verdict = "baseline" if place < tables else "worse"  # the first of each table
-        groups.append(pd.DataFrame([{"place": place}]))
-        rows.append(SimpleNamespace(mean=mean, verdict=verdict, table_key=(place % tables,)))
+        verdict = "baseline" if index < tables else "worse"  # the first of each table
+        groups.append(pd.DataFrame([{"index": index}]))
+        rows.append(SimpleNamespace(mean=mean, verdict=verdict, table_key=(index % tables,)))
     if count == 30:
         rows[-1] = None  # was not judged
-    order = [int(group["place"].iloc[0]) for group in sort_for_drawing(groups, rows)]
+    order = [int(group["index"].iloc[0]) for group in sort_for_drawing(groups, rows)]
     assert sorted(order) == list(range(count))
-    means = {place: row.mean.value for place, row in enumerate(rows) if row is not None}
+    means = {index: row.mean.value for index, row in enumerate(rows) if row is not None}
     for table in range(min(tables, count)):
-        places = [place for place in means if rows[place].table_key == (table,)]
-        best = max(places, key=means.__getitem__)
-        worst = min(places, key=means.__getitem__)
-        assert {best, worst, table} <= set(order[:DRAWN]), table  # the baseline of a table has its number as place
+        members = [index for index in means if rows[index].table_key == (table,)]
+        best = max(members, key=means.__getitem__)
+        worst = min(members, key=means.__getitem__)
+        assert {best, worst, table} <= set(order[:DRAWN]), table  # the baseline of a table has its number as index
     for name, part in (("drawn", order[:DRAWN]), ("others", order[DRAWN:])):
-        values = [means[place] for place in part if place in means]
+        values = [means[index] for index in part if index in means]
         assert values == sorted(values, reverse=True), name
 
 
@@ -103,7 +103,7 @@ def test_of_many_tables_the_worst_rows_are_left_out_first_and_then_the_baselines
 def test_the_description_names_the_rows_that_are_not_drawn(monkeypatch):
     findings = SimpleNamespace(groups=[pd.DataFrame([{"strategy": f"s{n}"}]) for n in range(12)], verdicts=[])
     monkeypatch.setattr(summaries, "key_of", shared_name)
-    monkeypatch.setattr(summaries, "_summary", lambda name, group, row, place: SimpleNamespace(name=name))
+    monkeypatch.setattr(summaries, "_summary", lambda name, group, row, index: SimpleNamespace(name=name))
     runs, line = summaries.summary_runs(findings)  # type: ignore[arg-type]
     assert [run.name for run in runs] == [f"s{n}" for n in range(12)]
     assert line.startswith("MLflow draws 10 of these 12 rows: ")

@@ -108,7 +108,7 @@ def test_copies_share_a_score_where_the_product_rounds_each_column_otherwise(sub
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
-def test_a_score_does_not_depend_on_the_place_of_its_query(tokens):
+def test_a_score_does_not_depend_on_the_row_of_its_query(tokens):
     generator = torch.Generator().manual_seed(0)
     for count, width in itertools.product([*range(1, 41, 2), 345], (32, 257)):
         images = torch.randn(count, tokens, width, generator=generator)
@@ -129,12 +129,12 @@ def test_copies_by_loops(subtests, dtype, few, monkeypatch):
             rows[count // 2 :, :, 1:] = rows[count // 2 - 1 : -1, :, 1:] if count > 1 else 0
             rows[: count // 4] = 0
             some = torch.randperm(count, generator=generator)[: count - count // 3]
-            for selection, places in ((None, torch.arange(count)), (some, some)):
-                with subtests.test(places=places):
-                    first_places: dict[tuple[float, ...], int] = {}
+            for selection, index in ((None, torch.arange(count)), (some, some)):
+                with subtests.test(index=index):
+                    firsts: dict[tuple[float, ...], int] = {}
                     want = []
-                    for at, row in enumerate(rows[places]):
-                        first = first_places.setdefault(tuple(row.flatten().tolist()), at)
+                    for at, row in enumerate(rows[index]):
+                        first = firsts.setdefault(tuple(row.flatten().tolist()), at)
                         if first < at:
                             want.append((at, first))
                     copies, originals = Copies.of(rows, selection)

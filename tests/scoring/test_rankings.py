@@ -123,7 +123,7 @@ def test_a_metric_is_known_if_no_completion_of_the_rankings_changes_it(kind, siz
     for order in itertools.permutations(range(-4, 0)):
         lists = {}
         for query, images in full.items():
-            lists[query] = images[:-4] + [images[place] for place in order]
+            lists[query] = images[:-4] + [images[index] for index in order]
         ranks = ranks_of_rankings(data, lists)
         for name, measured in data.per_query(ranks, data.metrics(ranks)).items():
             values.setdefault(name, set()).add(tuple(measured.values.tolist()))
@@ -190,8 +190,8 @@ def test_scores_and_trec_runs_rank_by_score_and_equal_scores_tie(tmp_path):
     lines = []
     for query, row in zip(data.queries, table.tolist(), strict=True):
         scores[query.id] = dict(zip(data.images, row, strict=True))
-        for place, (image, score) in enumerate(scores[query.id].items()):
-            lines.append(f"{query.id} Q0 {image} {place} {score} tag")
+        for rank, (image, score) in enumerate(scores[query.id].items()):
+            lines.append(f"{query.id} Q0 {image} {rank} {score} tag")
     assert metrics_of(data, scores) == data.evaluate(table)
     for text in ("\n".join(lines), "\ufeff" + "\r\n".join(lines).replace(" ", "\t"), json.dumps(scores)):
         (tmp_path / "run.json").write_text(text)  # whatever the ending says
@@ -256,23 +256,23 @@ def test_the_package_stays_light():
 # --- doubts ------------------------------------------------------------------------------------------------------
 
 
-def run_file(folder: Path, score: Callable[[int], float], rank: Callable[[int], object] = lambda place: place) -> Path:
-    """Write a TREC run of twelve queries with five images, whose scores and ranks are functions of the place."""
+def run_file(folder: Path, score: Callable[[int], float], rank: Callable[[int], object] = lambda n: n) -> Path:
+    """Write a TREC run of twelve queries with five images, whose scores and ranks are functions of their numbers."""
     lines = []
     for query in range(12):
-        for place in range(1, 6):
-            lines.append(f"q{query} Q0 i{place} {rank(place)} {score(place)} t")
+        for n in range(1, 6):
+            lines.append(f"q{query} Q0 i{n} {rank(n)} {score(n)} t")
     (folder / "run.trec").write_text("\n".join(lines))
     return folder / "run.trec"
 
 
 RUNS: dict[str, tuple[Any, Any, str]] = {
-    "distances": (lambda place: 0.1 * place, lambda place: place, "12 of 12 queries: are the scores distances?"),
-    "one pair": (lambda place: [9, 8, 7, 6, 6.5][place - 1], lambda place: place, "12 of 12 queries: the scores count"),
-    "right": (lambda place: -place, lambda place: place, ""),
-    "equal ranks": (lambda place: place, lambda place: 0, ""),
-    "no ranks": (lambda place: place, lambda place: "-", ""),
-    "ties": (lambda place: [3, 3, 2, 2, 1][place - 1], lambda place: place, ""),
+    "distances": (lambda n: 0.1 * n, lambda n: n, "12 of 12 queries: are the scores distances?"),
+    "one pair": (lambda n: [9, 8, 7, 6, 6.5][n - 1], lambda n: n, "12 of 12 queries: the scores count"),
+    "right": (lambda n: -n, lambda n: n, ""),
+    "equal ranks": (lambda n: n, lambda n: 0, ""),
+    "no ranks": (lambda n: n, lambda n: "-", ""),
+    "ties": (lambda n: [3, 3, 2, 2, 1][n - 1], lambda n: n, ""),
 }
 
 
@@ -290,19 +290,19 @@ def test_ranks_that_contradict_their_scores_are_noted(tmp_path, case, logged):
 
 
 def scores_of(data: Dataset, score: Callable[[bool, int], float]) -> dict[str, dict[str, float]]:
-    """Return scores of each query's gallery: a function of whether the image is the target, and of its place."""
+    """Return scores of each query's gallery: a function of whether the image is the target, and of its number."""
     scores = {}
     for query in data.queries:
         images = [data.images[column] for column in data.groups[query.group].tolist()]
-        scores[query.id] = {image: score(image == query.target, place) for place, image in enumerate(images)}
+        scores[query.id] = {image: score(image == query.target, n) for n, image in enumerate(images)}
     return scores
 
 
 DOUBTS: dict[str, tuple[Callable[[bool, int], float], str]] = {
-    "distances": (lambda target, place: 0.0 if target else 1.0 + place, "30 of 30 queries the target has the lowest"),
-    "constant": (lambda target, place: 0.5, "the scores of 30 of 30 queries are all equal"),
-    "right": (lambda target, place: 100.0 if target else -float(place), ""),
-    "by chance": (lambda target, place: float(place * 37 % 11), ""),
+    "distances": (lambda target, n: 0.0 if target else 1.0 + n, "30 of 30 queries the target has the lowest"),
+    "constant": (lambda target, n: 0.5, "the scores of 30 of 30 queries are all equal"),
+    "right": (lambda target, n: 100.0 if target else -float(n), ""),
+    "by chance": (lambda target, n: float(n * 37 % 11), ""),
 }
 
 

@@ -104,12 +104,12 @@ def shifted_top_k(view: ScoreView, row: int, strategy: Any) -> set[int]:
     target = int(view.target[row])
     ranked = sorted({*allowed(view, row), target}, key=lambda j: (-scores[j], j))
 
-    def place(end: int | str) -> int:
+    def position(end: int | str) -> int:
         if isinstance(end, str):  # a share of the gallery, as "12.5%"
             return math.floor(float(end[:-1]) * view.scores.shape[1] / 100 + 0.5)
         return end
 
-    return set(ranked[place(strategy.start) : place(strategy.stop)]) - {target}
+    return set(ranked[position(strategy.start) : position(strategy.stop)]) - {target}
 
 
 def at_most(limit: Callable[[Any, float], float], *, strictly: bool = False) -> Loop:
@@ -167,7 +167,7 @@ def dqe(view: ScoreView, row: int, strategy: Dqe) -> set[int]:
     ranked = ranking(view, row)
     by_column = gaps(view, row)
     pool = set()
-    for place, j in enumerate(ranked):
+    for position, j in enumerate(ranked):
         gap = by_column[j]
         first = by_column[ranked[0]]
         last = by_column[ranked[-1]]
@@ -178,7 +178,7 @@ def dqe(view: ScoreView, row: int, strategy: Dqe) -> set[int]:
         elif strategy.scale == "minmax":
             scaled = (gap - first) / (last - first)
         else:
-            scaled = place / max(len(ranked) - 1, 1)
+            scaled = position / max(len(ranked) - 1, 1)
         if strategy.alpha <= scaled <= strategy.beta:
             pool.add(j)
     return pool
@@ -276,9 +276,9 @@ def uniform_bins(view: ScoreView, row: int, strategy: Any) -> list[float]:
     high = max(far.values(), default=0.0)
     last = strategy.bins - 1
     span = (high - low) or 1.0
-    place = {j: min(last, int((d - low) / span * strategy.bins)) for j, d in far.items()}
-    count = Counter(place.values())
-    return [1 / count[place[j]] if j in place else 0.0 for j in range(view.scores.shape[1])]
+    bin_of = {j: min(last, int((d - low) / span * strategy.bins)) for j, d in far.items()}
+    count = Counter(bin_of.values())
+    return [1 / count[bin_of[j]] if j in bin_of else 0.0 for j in range(view.scores.shape[1])]
 
 
 EVERYTHING = ("all-corpus", "hycole", "in-batch", "in-batch-both", "mochi", "no-duplicates", "xbm")

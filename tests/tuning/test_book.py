@@ -500,7 +500,7 @@ def journal(tmp_path: Path) -> Path:
 def _insert(journal: Path, line: Any) -> None:
     """Write a line before the one that ends trial 1, after which Optuna ignores what is noted about it."""
     lines = journal.read_text(encoding="utf-8").splitlines()
-    ends = [place for place, text in enumerate(lines) if '"op_code":6' in text and '"trial_id":1' in text]
+    ends = [index for index, text in enumerate(lines) if '"op_code":6' in text and '"trial_id":1' in text]
     lines.insert(ends[-1], json.dumps(line))
     journal.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
