@@ -133,7 +133,7 @@ class BlipFamily(Composed):
     random_sizes: ClassVar[Mapping[str, Sizes]]  # option `size` -> sizes of random weights
     published_files: ClassVar[Mapping[str, Sizes]] = {}  # names of files whose sizes are not those of `published`
     their_class: ClassVar[str]  # in transformers; its folders and hub ids can be loaded
-    own_names: ClassVar[tuple[tuple[str, str], ...]] = ()  # prefixes of their tensor names, and of ours
+    renamed_prefixes: ClassVar[tuple[tuple[str, str], ...]] = ()  # of their tensor names, and of ours
     # counted masks of dropout, so that runs of before know the weights that they started from
     hashed_beside: ClassVar = {"dropout_calls": torch.zeros((), dtype=torch.int64)}
     added_tokens: ClassVar[tuple[str, ...]]  # tokens that LAVIS adds to BERT's vocabulary
@@ -267,7 +267,7 @@ class BlipFamily(Composed):
     @classmethod
     def _our_name(cls, name: str) -> str:
         """Return our name of a tensor that transformers saved."""
-        for theirs, ours in cls.own_names:
+        for theirs, ours in cls.renamed_prefixes:
             if name.startswith(theirs):
                 return ours + name.removeprefix(theirs)
         return name

@@ -369,22 +369,22 @@ def load_into(model: nn.Module, blueprint: Blueprint) -> Fit:
     """
     from open_clip.model import convert_to_custom_text_state_dict
 
-    own_state = model.state_dict()
+    model_state = model.state_dict()
     where = ", ".join(str(file) for file in blueprint.files)
     state = read_weights(blueprint)
     # before open_clip gave the text tower a part of its own
-    older_names = {name.removeprefix("text.") for name in own_state}
-    names = older_names if prefixes_of(state, older_names) else own_state.keys()
+    older_names = {name.removeprefix("text.") for name in model_state}
+    names = older_names if prefixes_of(state, older_names) else model_state.keys()
     in_file = fit(state, names, where, blueprint.prefix)
     state = in_file.state
     if state.keys() >= _OPENAI_KEYS:
         state = {name: tensor for name, tensor in state.items() if name not in _OPENAI_KEYS}
-    if "positional_embedding" in state and "positional_embedding" not in own_state:
+    if "positional_embedding" in state and "positional_embedding" not in model_state:
         state = convert_to_custom_text_state_dict(state)
     if "logit_scale" in state and state["logit_scale"].numel() == 1:
-        state["logit_scale"] = state["logit_scale"].reshape(own_state["logit_scale"].shape)
+        state["logit_scale"] = state["logit_scale"].reshape(model_state["logit_scale"].shape)
     behind = f", behind the prefix {in_file.prefix}," if in_file.prefix else ""
-    check_fit(f"{where}{behind} does not fit its architecture", state, own_state)
+    check_fit(f"{where}{behind} does not fit its architecture", state, model_state)
     model.load_state_dict(state)
     return in_file
 

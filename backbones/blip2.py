@@ -90,7 +90,7 @@ class Blip2(BlipFamily):
     # "[DEC]" starts generated text and never occurs here, so weights without a row for it (30522) work as well
     added_tokens = ("[DEC]",)
     unused_tokens = 1
-    own_names = (("vision_model.post_layernorm.", "ln_vision."), ("embeddings.", ""))
+    renamed_prefixes = (("vision_model.post_layernorm.", "ln_vision."), ("embeddings.", ""))
 
     options: Blip2Options
 

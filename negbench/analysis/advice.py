@@ -16,7 +16,7 @@ from negbench.analysis.verdicts import OVER_ALL, beside_batch
 from negbench.analysis.words import capitalize, estimate_text, in_points, join_names, label_of, percent, plural
 from negbench.display import duration
 from negbench.grid.axis import GroupKey, group_key
-from negbench.grid.setting import COMMON, OWN
+from negbench.grid.setting import COMMON_SETTING, OWN_SETTING
 from negbench.machine.grouping import group_by
 from negbench.mining.measured_gain import RULE, where_mining_gained
 from negbench.settings.config import LEARNED
@@ -29,6 +29,7 @@ _SHARED_AXES = ("dataset", "backbone", "settings", "epochs")
 _NAMED = 4  # most strategies named in a list
 CHOOSE_TEMPERATURES = "--temperature grid"
 RATES = "--lr grid"
+_CHOSEN = "chosen"  # by trials, for each row: the rate of a setting
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Setting:
         batch: verdict on the batch alone.
         others: on all other strategies of its table.
         temperature: 'learned from 0.07', '0.1'; 'none' for a loss without one.
-        rate: train.lr, or 'own' where rates were chosen.
+        rate: train.lr, or `_CHOSEN`.
         refresh_every: epochs between two definitions of a pool; None: the published number of definitions.
         loss: name of the loss, without its options.
     """
@@ -74,7 +75,7 @@ def advice(findings: Findings) -> list[str]:
         return []
     tables = []
     for rows in group_by(findings.main_verdicts, lambda row: row.table_key).values():
-        if OVER_ALL not in rows[0].table_key and beside_batch(rows) and rows[0].settings != COMMON:
+        if OVER_ALL not in rows[0].table_key and beside_batch(rows) and rows[0].settings != COMMON_SETTING:
             tables.append(rows)
     if not tables:
         return []
@@ -128,7 +129,7 @@ def _settings(findings: Findings, tables: Sequence[Sequence[Verdict]]) -> list[S
             continue
         temperature, rate, refresh_every = setting_of(cells)
         if rates_were_chosen:
-            rate = "own"
+            rate = _CHOSEN
         others = tuple(row for row in rows if row is not batch)
         settings.append(Setting(batch, others, temperature, rate, refresh_every, loss_of(cells)))
     return settings
@@ -190,9 +191,9 @@ def _options_to_tune(best: Setting, same_loss: Sequence[Setting]) -> list[str]:
     """Return the options that choose what was neither chosen nor compared with this loss: temperatures, rates."""
     options = []
     temperatures = {setting.temperature for setting in same_loss}
-    if len(temperatures) < 2 and best.temperature != "none" and best.batch.settings != OWN:
+    if len(temperatures) < 2 and best.temperature != "none" and best.batch.settings != OWN_SETTING:
         options.append(CHOOSE_TEMPERATURES)
-    if best.rate != "own" and len({setting.rate for setting in same_loss}) < 2:
+    if best.rate != _CHOSEN and len({setting.rate for setting in same_loss}) < 2:
         options.append(RATES)
     return options
 

@@ -19,11 +19,11 @@ from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, join_over_
 from negbench.errors import NegbenchError
 from negbench.grid.axis import Axis, GroupKey, dials_of, group_key
 from negbench.grid.comparison import ComparisonFolder
-from negbench.grid.setting import COMMON, OWN
+from negbench.grid.setting import COMMON_SETTING, OWN_SETTING
 from negbench.loop.step_plan import StepPlan
 from negbench.scoring.values import check_metrics
 
-SHOWN_SETTINGS = ("", DEFAULT, OWN)  # settings of the runs whose figures a page shows
+SHOWN_SETTINGS = ("", DEFAULT, OWN_SETTING)  # settings of the runs whose figures a page shows
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +61,8 @@ class Findings:
         if "num_negatives" in self.results:
             counts = sorted(self.results["num_negatives"].dropna().unique())
             axes.append(Axis("train.num_negatives", tuple(counts), "num_negatives"))
-        if OWN in set(self.results["settings"]):
-            axes.append(Axis("settings", (COMMON, OWN), "settings"))
+        if OWN_SETTING in set(self.results["settings"]):
+            axes.append(Axis("settings", (COMMON_SETTING, OWN_SETTING), "settings"))
         return axes
 
     @property

@@ -27,7 +27,7 @@ from negbench.analysis.verdicts import (
 )
 from negbench.analysis.words import spread_text
 from negbench.grid.axis import AXES, group_key
-from negbench.grid.setting import OWN
+from negbench.grid.setting import OWN_SETTING
 from negbench.machine.grouping import group_by
 
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs", "negatives")  # no columns if alike
@@ -56,7 +56,7 @@ def leader_table(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -
     quality = [metric_column(name) for name in metrics]
     if len({line["lr"] for line in lines}) > 1:
         quality.append(COLUMNS["lr"])
-    if any(line["settings"] == OWN for line in lines) and len({line["temperature"] for line in lines}) > 1:
+    if any(line["settings"] == OWN_SETTING for line in lines) and len({line["temperature"] for line in lines}) > 1:
         quality.append(COLUMNS["temperature"])
     quality += [NEGATIVES, COLUMNS["distinct"], COLUMNS["false_negative_rate_draws"]]
     if rows and beside_batch(rows):  # the question is what each adds to the batch, not which is the best of as many

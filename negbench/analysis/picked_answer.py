@@ -7,7 +7,7 @@ from typing import Any
 from negbench.analysis.stored_trials import read_chosen_settings
 from negbench.analysis.words import first_names, join_names, label_of, number, percent, plural, span
 from negbench.grid.axis import GroupKey, group_key, names_of
-from negbench.grid.setting import COMMON, ChosenSetting, TrialSetting, best_setting
+from negbench.grid.setting import COMMON_SETTING, ChosenSetting, TrialSetting, best_setting
 from negbench.machine.grouping import group_by
 from negbench.metrics.fixed import DEV_QUERIES
 
@@ -33,12 +33,12 @@ def picked_answer(document: Mapping[str, Any], metric: str, main: str, covered: 
         by += f", not by {label_of(metric)},"
     seeds = join_names([str(seed) for seed in first.seeds], len(first.seeds))
     how = f"by {by} on {_dev_part(settings)} with {plural(len(first.seeds), 'seed')} {seeds}"
-    own_settings = [chosen for chosen in settings if chosen.labels.get("settings") != COMMON]
-    common_settings = [chosen for chosen in settings if chosen.labels.get("settings") == COMMON]
-    sentences = _describe_choice(own_settings, how, covered)
-    if any(chosen.means for chosen in common_settings):
-        sentences.append(f"The best on average, in the rows of {COMMON} settings: {_members(common_settings)}.")
-    return [" ".join([*sentences, *_compare_tables(own_settings)])]
+    row_settings = [chosen for chosen in settings if chosen.labels.get("settings") != COMMON_SETTING]
+    table_settings = [chosen for chosen in settings if chosen.labels.get("settings") == COMMON_SETTING]
+    sentences = _describe_choice(row_settings, how, covered)
+    if any(chosen.means for chosen in table_settings):
+        sentences.append(f"The best on average, in the rows of {COMMON_SETTING} settings: {_members(table_settings)}.")
+    return [" ".join([*sentences, *_compare_tables(row_settings)])]
 
 
 _TITLES = {  # what was chosen -> how the sentence begins

@@ -8,7 +8,7 @@ from negbench.analysis.frame import config_of, known_numbers, shared_value
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.words import estimate_text, join_names, percent, seeds_text, span
 from negbench.grid.axis import AXES, Axis, group_key, point_text, points_of, short_names
-from negbench.grid.setting import COMMON, OWN, ChosenSetting
+from negbench.grid.setting import COMMON_SETTING, OWN_SETTING, ChosenSetting
 
 SIGNS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "?"}
 READ_SIGNS = "▲ better, ▼ worse, = equal within the margin, ? undecided"
@@ -93,11 +93,11 @@ def settings_frame(rows: Sequence[Verdict], settings: Sequence[ChosenSetting]) -
     axes = [axis for axis in AXES if axis not in ("settings", "strategy")]
     lines = []
     for row in rows:
-        if row.settings != OWN or group_key(vars(row)) not in setting_of:  # a mean over tables has no setting
+        if row.settings != OWN_SETTING or group_key(vars(row)) not in setting_of:  # a mean over tables has no setting
             continue
         line = {axis: getattr(row, axis) for axis in axes if getattr(row, axis)}
         line["strategy"] = row.strategy
-        for kind in (COMMON, OWN):
+        for kind in (COMMON_SETTING, OWN_SETTING):
             group = group_key({**vars(row), "settings": kind})
             line[f"{kind} setting"] = setting_of[group]
             line[f"at the {kind} one"] = _result(result_of.get(group))

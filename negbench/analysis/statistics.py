@@ -575,12 +575,12 @@ class _Errors:
         return tests, (all_errors / tests["half"][:, None]).max(axis=0)
 
     def _widening(self, matrix: Any, estimates: Array, identical: NDArray[np.bool_]) -> Array:
-        """[C] factors of errors by seeds: above 1 where a contrast's own variance is larger than the pooled one."""
+        """[C] factors of errors by seeds: above 1 where a contrast's variance is larger than the pooled one."""
         seeds = estimates.shape[1]
         pooled_variance = _upper((matrix**2) @ self.spread, 0.5)
-        own_variance = estimates.var(axis=1, ddof=1) / seeds if seeds > 1 else pooled_variance
-        ratio = np.ones_like(own_variance)
-        np.divide(own_variance, pooled_variance, out=ratio, where=pooled_variance > 0)
+        contrast_variance = estimates.var(axis=1, ddof=1) / seeds if seeds > 1 else pooled_variance
+        ratio = np.ones_like(contrast_variance)
+        np.divide(contrast_variance, pooled_variance, out=ratio, where=pooled_variance > 0)
         return np.where(identical, 0.0, np.maximum(1.0, ratio) ** _INFLATED)
 
     def _query_errors_beside_seeds(self, matrix: Any, by_query: Array) -> Array:

@@ -5,7 +5,7 @@ from typing import Any
 
 from negbench.analysis.frame import StoredRun
 from negbench.analysis.words import plain
-from negbench.settings.config import LEARNED, RunConfig
+from negbench.settings.config import LEARNED, OWN_TEMPERATURES, RunConfig
 
 _OF_TERMS = "e^-1"  # where the temperatures of a loss's own terms start
 _SOURCES = {"file": "of the weights", "default": "default", "option": "as set"}
@@ -21,7 +21,7 @@ def temperature_of(run: StoredRun) -> str:
         return "none"
     if divisor == "tau":
         return f"{run.config.loss.options['tau']}"
-    start = _OF_TERMS if divisor == "own" else _start_of(run.manifest)
+    start = _OF_TERMS if divisor == OWN_TEMPERATURES else _start_of(run.manifest)
     return f"{LEARNED} from {start}" if start else LEARNED
 
 
@@ -50,7 +50,7 @@ def temperature_text(config: RunConfig, manifest: Mapping[str, Any]) -> str:
     divisor = manifest.get("divisor", "none")
     if divisor == "tau":
         return f"temperature fixed at {plain(config.loss.options['tau'])}"
-    if divisor == "own":
+    if divisor == OWN_TEMPERATURES:
         return f"temperatures of the loss's terms, learned from {_OF_TERMS}"
     details = manifest["backbone"].get("details", {})
     source = _SOURCES.get(details.get("temperature_from", ""))

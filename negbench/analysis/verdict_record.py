@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from negbench.errors import NegbenchError
 from negbench.grid.axis import AXES
 from negbench.grid.comparison import kind_of, rerun_line
-from negbench.grid.setting import COMMON, OWN
+from negbench.grid.setting import COMMON_SETTING, OWN_SETTING
 from negbench.machine.files import read_json, write_json
 
 FILE = "statistics.json"
@@ -166,7 +166,7 @@ class Verdict:
             parts.append(f"epochs={self.epochs}")
         if self.facts.get("num_negatives"):
             parts.append(f"num_negatives={self.facts['num_negatives']}")
-        if self.settings in (COMMON, OWN):
+        if self.settings in (COMMON_SETTING, OWN_SETTING):
             parts.append(f"settings={self.settings}")
         return ", ".join(parts)
 

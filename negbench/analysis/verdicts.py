@@ -23,7 +23,7 @@ from negbench.analysis.statistics import Difference
 from negbench.analysis.stored_trials import StoredTrials
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
 from negbench.errors import UnknownNameError
-from negbench.grid.axis import GroupKey
+from negbench.grid.axis import OWN_STRATEGY, GroupKey
 from negbench.grid.looks import Looks
 from negbench.machine.grouping import group_by
 from negbench.metrics.names import find_metric
@@ -180,8 +180,8 @@ class VerdictTable:
         None if it has no finished cell.
         """
         facts = {name: self.facts.get(name, {}) for name in self.values.get(self.main_metric, {})}
-        if any("own" in fact for fact in facts.values()):
-            return next((name for name, fact in facts.items() if fact["own"]), None)
+        if any(OWN_STRATEGY in fact for fact in facts.values()):
+            return next((name for name, fact in facts.items() if fact[OWN_STRATEGY]), None)
         return rules.choose(self.plugins)
 
     @property
@@ -568,7 +568,7 @@ def _verdicts(
 
 def _asks_for_baseline(table: VerdictTable, rules: Rules) -> bool:
     """Whether the question is a difference to a baseline: one is named, a system's own, or the batch alone."""
-    has_system = any("own" in facts for facts in table.facts.values())
+    has_system = any(OWN_STRATEGY in facts for facts in table.facts.values())
     return rules.baseline is not None or has_system or batch_alone(table.plugins) is not None
 
 

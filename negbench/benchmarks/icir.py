@@ -31,9 +31,9 @@ TREE = (
     "query_files.csv, database_files.csv, query/, database/; or annotations/query_files.csv, "
     "annotations/database_files.csv, webdataset/query/*.tar, webdataset/database/*.tar"
 )
-OWN = "map"  # as the authors' code computes it
+AUTHORS_MAP = "map"  # as the authors' code computes it
 _METRICS = {
-    OWN: Metric((value_of_ranking(OWN),)),
+    AUTHORS_MAP: Metric((value_of_ranking(AUTHORS_MAP),)),
     "map_ties": Metric((precision(2**31),)),  # a cut-off after any gallery
 }
 
@@ -47,7 +47,7 @@ CARD = DatasetCard(
     exclude_reference=False,  # queries are no database images
     text_template="as written, stripped",
     metrics=tuple(_METRICS),
-    main=OWN,
+    main=AUTHORS_MAP,
 )
 
 
@@ -106,7 +106,7 @@ class Icir(Dataset):
         lengths = right.sum(1)
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         average_precision = trapezoid_average_precision(Ragged(position, offsets))
-        return replace(super()._rank_block(block), values={OWN: average_precision})
+        return replace(super()._rank_block(block), values={AUTHORS_MAP: average_precision})
 
     def _right(self, rows: Tensor, local: Tensor, width: int) -> Tensor:
         """[b, width] bool, the right images of the queries."""

@@ -9,7 +9,7 @@ from negbench.campaign.driver import Course, Round
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import epochs_of_looks, look_by_look
 from negbench.grid.cells import Cell, Outcome
-from negbench.grid.setting import OWN
+from negbench.grid.setting import OWN_SETTING
 from negbench.loop.runs import DATA
 
 
@@ -43,7 +43,7 @@ def _choose_settings(
     if rules.looks is not None:
         later_epochs += epochs_of_looks(planned.cells, rules.looks, len(rules.looks.first))
     if planned.settings_open:
-        later_epochs += _epochs_of_own(planned.cells)
+        later_epochs += _epochs_at_own_settings(planned.cells)
     outcomes: list[Outcome] = []
     while True:
         computed = {outcome.cell.hash for outcome in outcomes}
@@ -60,6 +60,6 @@ def _choose_settings(
         trials = trials.extend(planned.folder.path.parent, DATA)
 
 
-def _epochs_of_own(cells: Sequence[Cell]) -> int:
+def _epochs_at_own_settings(cells: Sequence[Cell]) -> int:
     """Return the epochs of the rows at settings of their own: as many runs more, if no row's is the common one."""
-    return sum(cell.config.train.epochs for cell in cells if cell.labels["settings"] == OWN)
+    return sum(cell.config.train.epochs for cell in cells if cell.labels["settings"] == OWN_SETTING)

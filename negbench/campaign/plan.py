@@ -11,7 +11,7 @@ from typing import Any
 from negbench.display import notes, progress
 from negbench.errors import NegbenchError, OptionError, short_repr
 from negbench.grid.axes import Axes, Choice, plugin_sections, split_list
-from negbench.grid.axis import Axis, plain_dials, point_text, points_of, short_names
+from negbench.grid.axis import OWN_STRATEGY, Axis, plain_dials, point_text, points_of, short_names
 from negbench.grid.cells import Cell, plan_cells
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.setting import TAU
@@ -19,6 +19,7 @@ from negbench.grid.setting_trials import SettingGrid, SettingTrials
 from negbench.grid.systems import system_choices
 from negbench.loop.remarks import check_idle
 from negbench.loop.runs import DATA
+from negbench.settings.config import OWN_TEMPERATURES
 from negbench.settings.layers import read_recipe
 from negbench.settings.options import Compare
 from negbench.systems.system import system, systems
@@ -211,7 +212,7 @@ def _outer_choices(options: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes
         system(name, "--systems")  # raises
     base = [*axes.base, {"dataset": axes.values("dataset")[0], "backbone": axes.values("backbone")[0]}]
     choices = system_choices(names, axes.values("strategy"), base, DATA)
-    system_axes = (Axis("system", tuple(names), "system"), Axis("is_own_strategy", (True, False), "own"))
+    system_axes = (Axis("system", tuple(names), "system"), Axis("is_own_strategy", (True, False), OWN_STRATEGY))
     return choices, Axes(axes.base, (*system_axes, *axes.without("loss", "strategy").axes))
 
 
@@ -313,7 +314,7 @@ def _check_temperatures(cells: Sequence[Cell]) -> None:
         loss = short_repr(cell.config.loss.name)
         if cell.config.divisor == "none":
             raise OptionError(f"--temperature grid: loss {loss} has no temperature: leave out one of them")
-        if cell.config.divisor == "own":
+        if cell.config.divisor == OWN_TEMPERATURES:
             raise OptionError(
                 f"--temperature grid: loss {loss} and the hybrid terms learn temperatures of their own: leave it out, "
                 "or --set hybrid.temperature=backbone"

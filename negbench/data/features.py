@@ -39,7 +39,7 @@ from negbench.errors import DataError, NegbenchError
 from negbench.files.image_files import decode_ahead
 from negbench.machine import free_memory
 from negbench.machine.contents import SETTLED, content_hashes
-from negbench.machine.files import atomic_write, cache_dir, check_own, lock_file
+from negbench.machine.files import atomic_write, cache_dir, check_inside, lock_file
 from negbench.machine.grouping import group_pairs
 from negbench.machine.received import check_regular
 from negbench.machine.room import Need, check_disk
@@ -274,7 +274,7 @@ class FeatureStore:
 
     def _open(self, path: Path) -> "_Shard":
         """Map one shard; its header, size and hashes are checked, its features are not read."""
-        check_regular(check_own(path))
+        check_regular(check_inside(path))
         with path.open("rb") as raw_file:
             length = int.from_bytes(raw_file.read(8), "little")
             header = raw_file.read(min(length, _HEADER_BYTES))

@@ -117,7 +117,7 @@ class Dataset(Galleries, ABC):
             DataError: images are missing, or no query is left.
         """
         remarks = [*self.card.remarks(self.split, self.counts), *self.remarks]
-        remarks += [*self.sharing(), *self.own_references(), *self.judging()]
+        remarks += [*self.sharing(), *self.relevant_references(), *self.judging()]
         missing: tuple[str, ...] = ()
         if files is not None:
             missing = files.require(self.all_images, allow_missing=allow_missing, naming=self.naming)

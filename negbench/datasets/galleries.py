@@ -305,7 +305,7 @@ class Galleries:
             f"is at most {first / len(self.queries):.2%} ({first:,} rows)"
         ]
 
-    def own_references(self) -> list[str]:
+    def relevant_references(self) -> list[str]:
         """Say how many queries list their own reference as relevant; nothing where none does."""
         count = sum(query.reference in query.relevant for query in self.queries)
         effect = "left out of the ranking" if self.card.exclude_reference else "a right answer"
@@ -573,11 +573,11 @@ class Galleries:
 
         See `metrics` and `negbench.metrics.named`.
         """
-        own_metrics = cls.metrics(ranks)
-        declared = own_metrics | cls.mistake_metrics(ranks)
+        dataset_metrics = cls.metrics(ranks)
+        declared = dataset_metrics | cls.mistake_metrics(ranks)
         values = {}
         for name in names:
-            metric = declared.get(name) or metric_of_ranks(name, own_metrics)
+            metric = declared.get(name) or metric_of_ranks(name, dataset_metrics)
             if metric is not None:
                 values[name] = metric.of(ranks)
         return values

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from negbench.errors import OptionError, short_repr
 from negbench.grid.axis import AXES, Axis, Value, names_of_keys, parse_dial, point_text
-from negbench.grid.setting import COMMON, OWN, TAU
+from negbench.grid.setting import COMMON_SETTING, OWN_SETTING, TAU
 from negbench.metrics.fixed import OFFLINE
 from negbench.plugins.registry import SECTIONS, option_defaults, registry
 from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config
@@ -93,7 +93,7 @@ class Axes:
         if options.tuned is not None:
             axes.append(Axis("settings", ("default",), "settings"))  # `tuned` follows once it is found
         if options.temperature == "grid":
-            axes.append(Axis("settings", (COMMON, OWN), "settings"))  # alike until trials have chosen
+            axes.append(Axis("settings", (COMMON_SETTING, OWN_SETTING), "settings"))  # alike until trials have chosen
         return cls(layers, tuple(axis for axis in axes if axis.values))
 
     def values(self, key: str) -> tuple[Any, ...]:
@@ -284,7 +284,7 @@ def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Val
     """
     dials = {key: value for key, value in columns.items() if "." in key}
     varied = {*dials}
-    if columns.get("settings") in (COMMON, OWN):
+    if columns.get("settings") in (COMMON_SETTING, OWN_SETTING):
         varied.add(TAU)  # which trials choose
     texts = labels_of_config(config, varied)
     if "num_negatives" in columns:

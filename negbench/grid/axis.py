@@ -17,6 +17,7 @@ from negbench.settings.layers import parse_value, set_layer
 
 KEY = ("strategy", "loss", "backbone", "dataset")
 AXES = ("system", "point", "settings", "epochs", *KEY)  # the first four only where a comparison has such an axis
+OWN_STRATEGY = "own"  # the column that says whether a strategy is that of its system
 
 Value = str | int | float | bool | None
 Point = tuple[Any, ...]  # one value of each of several axes

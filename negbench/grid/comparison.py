@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 
 from negbench.display import log
 from negbench.errors import DataError, NegbenchError, OptionError, printable_json
-from negbench.grid.axis import AXES, Value
+from negbench.grid.axis import AXES, OWN_STRATEGY, Value
 from negbench.machine import files
 from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
@@ -313,10 +313,12 @@ def _renew(document: dict[str, Any]) -> None:
         document["left_out"] = document.pop("undefined")
     systems = document.pop("systems", None)
     if systems:
-        own_strategies = systems["own"]
+        strategy_of_system = systems["own"]
         document["remarks"] = systems["remarks"]
         rows = [row for row in document["cells"] if row["system"] in systems["names"]]  # without their corners
-        document["cells"] = [{**row, "own": row["strategy"] == own_strategies.get(row["system"])} for row in rows]
+        document["cells"] = [
+            {**row, OWN_STRATEGY: row["strategy"] == strategy_of_system.get(row["system"])} for row in rows
+        ]
 
 
 def _row_sort_key(row: dict[str, Any]) -> list[str]:

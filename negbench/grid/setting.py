@@ -10,7 +10,9 @@ from typing import Any, Literal, Self
 from negbench.settings.config import LEARNED, PluginConfig, RunConfig, TrainConfig
 
 TAU = "loss.tau"  # the option that fixes a temperature
-COMMON, OWN = "common", "own"  # values of the axis `settings`: a table's common setting, and each group's own
+# values of the axis `settings`: a table's common setting, and each group's own
+COMMON_SETTING = "common"
+OWN_SETTING = "own"
 RATE_STEP = 3.0  # beyond an end, the grid of rates goes on by this factor
 TEMPERATURE_STEP = 2.0  # and that of fixed temperatures by this one
 

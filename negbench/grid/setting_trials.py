@@ -23,7 +23,7 @@ from negbench.data.scene import DataCache
 from negbench.errors import UnknownNameError
 from negbench.grid.axis import AXES, GroupKey, group_key
 from negbench.grid.cells import Cell
-from negbench.grid.setting import COMMON, OWN, ChosenSetting, Temperature, TrialSetting, best_setting
+from negbench.grid.setting import COMMON_SETTING, OWN_SETTING, ChosenSetting, Temperature, TrialSetting, best_setting
 from negbench.machine.grouping import group_by
 from negbench.metrics.fixed import DEV_QUERIES
 from negbench.metrics.names import find_metric
@@ -224,7 +224,7 @@ class SettingTrials:
         common = self._common_settings(chosen_by_group)
         if self.common:
             return common
-        return [*_with_label(common, COMMON), *_with_label(chosen_by_group.values(), OWN)]
+        return [*_with_label(common, COMMON_SETTING), *_with_label(chosen_by_group.values(), OWN_SETTING)]
 
     def _common_settings(self, chosen_by_group: Mapping[GroupKey, ChosenSetting]) -> list[ChosenSetting]:
         """Return each group's choice with the common setting of its table, table by table."""

@@ -48,8 +48,8 @@ def _num_negatives(config: ResolvedConfig, strategy: str) -> int | None:
         config: of the system with its own strategy.
         strategy: name of this or another one.
     """
-    own_plugin: Any = registry.get("strategies", config.strategy.name)
+    system_plugin: Any = registry.get("strategies", config.strategy.name)
     plugin: Any = registry.get("strategies", strategy)
-    if config.train.num_negatives is None and own_plugin.scope == "batch" and plugin.scope == "corpus":
+    if config.train.num_negatives is None and system_plugin.scope == "batch" and plugin.scope == "corpus":
         return config.train.batch_size - 1
     return config.train.num_negatives

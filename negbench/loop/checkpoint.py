@@ -154,7 +154,7 @@ def stream(seed: int, purpose: str) -> torch.Generator:
 
 
 @contextmanager
-def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+def seeded_randomness(seed: int, device: torch.device) -> Iterator[None]:
     """Seed the global generator, which dropout uses, for the run, and restore it afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(stream(seed, "dropout").initial_seed())

@@ -15,7 +15,7 @@ from negbench.data.scene import DataCache, threads
 from negbench.display import Display
 from negbench.errors import NegbenchError, out_of_memory
 from negbench.loop.assemble_team import READY, TeamTask, join
-from negbench.loop.checkpoint import own_randomness
+from negbench.loop.checkpoint import seeded_randomness
 from negbench.loop.runs import open_run
 from negbench.loop.schedule import phases_of
 from negbench.loop.train import _step, training_parts
@@ -54,7 +54,7 @@ def _help(task: TeamTask) -> None:
     _say(READY)
     join(team, task.meeting)
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
-    with threads(config.compute.threads), own_randomness(config.seed, run.precision.device):
+    with threads(config.compute.threads), seeded_randomness(config.seed, run.precision.device):
         parts = training_parts(run, strategy)
         phases = phases_of(strategy, config)
         state = State()

@@ -31,7 +31,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.slots import SlotNegatives, choose_triples, loss_of_slots
 from negbench.mining.composite import slots_of
-from negbench.settings.config import HybridConfig
+from negbench.settings.config import OWN_TEMPERATURES, HybridConfig
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound
 
@@ -81,7 +81,7 @@ class LossScalars(nn.Module):
         Raises:
             OptionError: `hybrid.temperature = "own"` with a loss that fixes `tau`.
         """
-        if config.temperature == "own" and loss.tau is not None:
+        if config.temperature == OWN_TEMPERATURES and loss.tau is not None:
             raise OptionError(
                 f"hybrid.temperature = 'own', but loss.tau = {loss.tau} fixes the temperature: leave one of them out"
             )

@@ -15,7 +15,7 @@ from negbench.contracts import HoldsFeatures, Strategy
 from negbench.data.scene import DataCache, Splits, threads
 from negbench.display import Display, log
 from negbench.loop.batches import epoch_batches
-from negbench.loop.checkpoint import TrainingParts, own_randomness
+from negbench.loop.checkpoint import TrainingParts, seeded_randomness
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch
 from negbench.loop.observe import regime_epochs
@@ -51,7 +51,7 @@ class RunTimer:
         if not all(issubclass(registry.get("backbones", section.name), HoldsFeatures) for section in backbones):
             return 0.0
         try:
-            with threads(config.compute.threads), own_randomness(config.seed, torch.device("cpu")):
+            with threads(config.compute.threads), seeded_randomness(config.seed, torch.device("cpu")):
                 return self._seconds(planned)
         except Exception:  # whatever a plug-in raises: its own run reports it
             log.debug("%s is not timed", config.strategy.name, exc_info=True)

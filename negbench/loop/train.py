@@ -18,7 +18,7 @@ from negbench.data.scene import Split, trained_state
 from negbench.errors import NegbenchError, PausedError, out_of_memory
 from negbench.loop import needs, observe, record
 from negbench.loop.batches import epoch_batches
-from negbench.loop.checkpoint import Checkpoints, TrainingParts, own_randomness, stream
+from negbench.loop.checkpoint import Checkpoints, TrainingParts, seeded_randomness, stream
 from negbench.loop.clean import clean_queries
 from negbench.loop.mining_task import listed_plane, offline_planes, planes_read
 from negbench.loop.model_cache import ModelCache
@@ -51,7 +51,7 @@ def train(run: OpenRun, folder: RunFolder, record_point: RecordPoint) -> dict[st
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     parts = training_parts(run, strategy)
     run.check()
-    with own_randomness(config.seed, run.precision.device):
+    with seeded_randomness(config.seed, run.precision.device):
         state = parts.restore(folder) or State()
         state.note_plan(run.step_plan)
         run.display.seconds.update(state.seconds)

@@ -216,13 +216,13 @@ class TrainingCalls(Calls):
         if like.ndim == 0:
             return like.detach().clone()
         share = self.team.share(sizes[0])
-        own_rows = like.new_empty(share.stop - share.start, *sizes[1:], *like.shape[len(sizes) :])
+        rows_of_process = like.new_empty(share.stop - share.start, *sizes[1:], *like.shape[len(sizes) :])
         for part, tensor in zip(parts, tensors, strict=False):  # none of a process without rows
             block = part[0]
             assert isinstance(block, slice)  # parts are blocks of rows
             rows = slice(block.start - share.start, block.stop - share.start)
-            own_rows[(rows, *part[1:])] = tensor
-        return self.team.gather(own_rows, sizes[0])
+            rows_of_process[(rows, *part[1:])] = tensor
+        return self.team.gather(rows_of_process, sizes[0])
 
     def forget(self) -> None:
         """Forget the calls of a step that failed."""

@@ -296,7 +296,7 @@ def flaw(path: Path) -> str | None:
     Raises:
         OSError: the file is missing or cannot be read.
     """
-    lines = _lines_of_sums(check_own(path).parent)
+    lines = _lines_of_sums(check_inside(path).parent)
     if lines is None:
         return None
     return _mismatch(path.name, sha256_of(path), lines)
@@ -324,7 +324,7 @@ def flaws_in(folder: Path) -> DamagedFiles:
 
 def _digest_in(entry: os.DirEntry[str]) -> str:
     if entry.is_symlink():
-        return sha256_of(check_own(Path(entry.path)))
+        return sha256_of(check_inside(Path(entry.path)))
     with open_unbuffered(entry.path, listed=True) as file:
         return _digest_of(file)
 
@@ -354,7 +354,7 @@ def names_in(folder: Path) -> list[str]:
 def _lines_of_sums(folder: Path) -> list[str] | None:
     """Return the lines of a folder's sums, `HASH  NAME`; None if it is not sealed."""
     try:
-        return read_text(check_own(folder / SUMS), errors="replace").split("\n")
+        return read_text(check_inside(folder / SUMS), errors="replace").split("\n")
     except FileNotFoundError:
         return None
 
@@ -416,7 +416,7 @@ def _in_one_line(path: Path, fix: str) -> Iterator[None]:
 def read_json(path: Path, fix: str = _FIX) -> Any:
     """Read what `write_json` wrote; errors as in `intact`."""
     with _in_one_line(path, fix):
-        lines = _lines_of_sums(check_own(path).parent)
+        lines = _lines_of_sums(check_inside(path).parent)
         content = read_bytes(path)  # once: what is parsed is what was compared with its hash
         if lines is not None:
             _refuse(path, _mismatch(path.name, hashlib.sha256(content).hexdigest(), lines), fix)
@@ -455,7 +455,7 @@ def _say_once(text: str) -> None:
 # --- locks -------------------------------------------------------------------------------------------------------
 
 
-def check_own(path: Path) -> Path:
+def check_inside(path: Path) -> Path:
     """Return the path of a file in a run, comparison, study, job folder or cache, unless it is a link that leads out.
 
     What such a link leads to would be shown, copied or hashed as if it belonged to the folder.

@@ -71,17 +71,17 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
     if is_of_claims(folder):
         return write_page(folder / "report", claims_page(folder), form)
     findings = read_findings(runs, name)
-    own_files = files_made_here(runs, name)
+    made_here = files_made_here(runs, name)
     answer = None
-    if own_files:
+    if made_here:
         lines = [line for line in read_text(folder / "answer.md").splitlines() if line]
         answer = divide_lines(lines, findings)
     else:
         forget(folder)  # what it tells of the page is no longer so
     page = comparison_page(folder, findings, tables(findings), galleries, answer)
-    if not own_files:
+    if not made_here:
         page = replace(page, facts=(*page.facts, ("numbers", FROM_RANKS)))
-    earlier_page = read_text(folder / "report/index.html") if "report/index.html" in own_files else ""
+    earlier_page = read_text(folder / "report/index.html") if "report/index.html" in made_here else ""
     return write_page(folder / "report", page, form, earlier_page)
 
 

@@ -27,6 +27,7 @@ LEARNED: Final = "learned"  # loss.tau: no fixed temperature, so that a dial has
 _GONE = {"compute.encode_batch_size": "how many images are encoded at once follows from the backbone"}
 
 Rule = Literal["multiples", "equal"]
+OWN_TEMPERATURES: Final = "own"  # the loss on images and each hybrid term learn a temperature of their own
 # what divides scores in a loss: the backbone's learned temperature, learned ones of the loss's terms, a fixed number
 Divisor = Literal["backbone", "own", "tau", "none"]
 Model = TypeVar("Model", bound=BaseModel)
@@ -198,7 +199,8 @@ class ComputeConfig(Section):
     recompute: bool | Literal["auto"] = "auto"
     processes: int = Field(1, ge=1, le=1024)  # that compute the run together, each on a GPU of its own
     threads: int = Field(1, ge=0, le=1024)  # for linear algebra on the CPU; 0 keeps torch's own choice
-    # threads that read stored features and decode pictures, ahead of the steps; None or 0: one a core, at least 4
+    # threads of the run's process that read stored features and decode pictures, ahead of the steps; None or 0: one a
+    # core, at least 4 (the option `--workers` is another number: of processes, each of which computes a run)
     workers: int | None = Field(None, ge=0, le=1024)
     # stored features up to this size are held in the device's memory, the others are read ahead; None: on a GPU what a
     # step leaves, at most half of its free memory; on a CPU 4 GiB
@@ -276,8 +278,9 @@ class RunConfig(Section):
             return "none"
         if self.loss.options.get("tau") is not None:
             return "tau"
-        if self.hybrid.temperature == "own" or (self.hybrid.temperature == "auto" and self.hybrid.active):
-            return "own"
+        hybrid = self.hybrid
+        if hybrid.temperature == OWN_TEMPERATURES or (hybrid.temperature == "auto" and hybrid.active):
+            return OWN_TEMPERATURES
         return "backbone"
 
     def flat(self) -> dict[str, Any]:
@@ -347,8 +350,8 @@ class ResolvedConfig(RunConfig):
                 if key in settings[name] and settings[name][key] == default:
                     del settings[name][key]
         settings["hybrid"].pop("temperature", None)  # "auto" is one of the other two
-        if self.divisor == "own":
-            settings["hybrid"]["temperature"] = "own"
+        if self.divisor == OWN_TEMPERATURES:
+            settings["hybrid"]["temperature"] = OWN_TEMPERATURES
         for name in ("guide", "judge"):  # the content of a file of scores counts (`plan_run`), its path does not
             if is_score_file(settings["mining"].get(name, "")):
                 del settings["mining"][name]
@@ -547,7 +550,7 @@ def _check_temperature(config: RunConfig, backbone: Mapping[str, Any]) -> None:
     reasons = {
         "none": f"loss {short_repr(config.loss.name)} has no temperature",
         "tau": f"loss.tau = {config.loss.options.get('tau')} fixes the temperature",
-        "own": "the loss and the hybrid terms learn temperatures of their own (hybrid.temperature)",
+        OWN_TEMPERATURES: "the loss and the hybrid terms learn temperatures of their own (hybrid.temperature)",
     }
     reason = reasons.get(config.divisor)
     if reason is None:

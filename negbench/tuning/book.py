@@ -331,7 +331,7 @@ def _open_storage(url: str) -> BaseStorage:
 
 def _check_journal(path: Path) -> None:
     """Raise NegbenchError unless a journal, which Optuna is about to read, is a regular file that fits into memory."""
-    files.check_own(path)
+    files.check_inside(path)
     if path.exists():
         check_text(path, read_bytes(path), rows=True)
 

@@ -24,7 +24,7 @@ WORDS = """
     nothing objective option ordered page pair parent patient paused pending per picture plugin precision preference
     problem process progress pruned published ragged rank ranking ray reader reading recomputed record registry
     remark resolved row sampler scalar schedule scored section see seeded seen server setting shard share source
-    spec spelling state statistic step stopped store stored stream sub summary synthetic table test text thumbnail
+    spec spelling state statistic step stopped store stored stream sub summary synthetic test text thumbnail
     time timer top toy tracker train training triplet trusted tuning turn unknown up value view w weight without
 """
 ORDINARY = {*WORDS.split()}

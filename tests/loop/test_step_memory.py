@@ -11,7 +11,7 @@ from torch import Tensor
 
 from negbench.loop import step_memory
 from negbench.loop.batches import epoch_batches
-from negbench.loop.checkpoint import own_randomness
+from negbench.loop.checkpoint import seeded_randomness
 from negbench.loop.step_memory import Architecture, MemoryCount, StepRows, step_bytes
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import _step, training_parts
@@ -39,7 +39,7 @@ def measure_step(run: OpenRun) -> int:
     if strategy.scope == "corpus":
         targets = run.scene.train.dataset.target_columns
         state.negatives = (targets[:, None] + 1 + torch.arange(run.config.train.draws)) % len(run.scene.train.images)
-    with own_randomness(0, torch.device("cpu")):
+    with seeded_randomness(0, torch.device("cpu")):
         run.backbone.train()
         first, second = list(epoch_batches(run, parts.objective, state, parts.streams, strategy))[:2]
         _step(run, parts, state, first)
