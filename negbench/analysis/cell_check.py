@@ -49,8 +49,8 @@ def check_run_name(runs: Path, run: str) -> None:
 def check_cells(runs: Path, cells: Iterable[Mapping[str, Any]]) -> None:
     """Raise RunError unless each cell names a run in the runs folder that is the cell's own.
 
-    The run has the hash, the seed and the plug-ins that the cell's labels name, and stands in no other place with other
-    labels.
+    The run has the hash, the seed and the plug-ins that the cell's labels name, and no cell with other labels names
+    it.
     """
     labels_of_runs = dict[str, list[object]]()
     for cell in cells:

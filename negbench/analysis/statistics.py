@@ -31,7 +31,7 @@ _STEP = 1e-4  # ends of intervals are rounded outwards to 0.01 points: what is p
 _BLOCK = 64  # contrasts whose draws are held at once: [64, draws] arrays fit the cache
 _MEASURES = ("value", "half", "models", "p_value", "power_width", "choice")
 _TEST = [(name, float) for name in _MEASURES] + [("seeds", int)]  # of a contrast
-_INFLATED = 0.25  # exponent of (own variance / pooled variance), which widens a difference whose own variance is larger
+_INFLATED = 0.25  # exponent of (a contrast's variance / the pooled one), which widens it where its variance is larger
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class ValueTable:
         row = self._rows[name].get(seed)
         if row is None:
             return b""
-        return b"".join(np.sort(row[group]).tobytes() for group in self._strata(len(row)))
+        return b"".join(np.sort(row[stratum]).tobytes() for stratum in self._strata(len(row)))
 
     def queries(self, name: str) -> int:
         """Return the number of queries of a seed."""
@@ -253,17 +253,17 @@ class ValueTable:
         if self.design.strata is None:
             return [np.arange(queries)]
         labels = np.tile(self.design.strata, queries // len(self.design.strata))
-        groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-        if min(len(group) for group in groups) < 2:
+        strata = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        if min(len(stratum) for stratum in strata) < 2:
             raise ValueError("every stratum needs at least 2 queries")
-        return groups
+        return strata
 
     def _weights(self, queries: int) -> Array:
         """[Q] weights of the queries in the mean of the strata's means."""
         weights = np.zeros(queries)
-        groups = self._strata(queries)
-        for group in groups:
-            weights[group] = 1 / (len(group) * len(groups))
+        strata = self._strata(queries)
+        for stratum in strata:
+            weights[stratum] = 1 / (len(stratum) * len(strata))
         return weights
 
     def query_noise(self, names: Sequence[str], seeds: Sequence[int]) -> QueryNoise:
@@ -276,9 +276,9 @@ class ValueTable:
         factors = []
         df = 0
         for sample in samples:
-            factor, free = self._sums(sample)
+            factor, df_of_sample = self._sums(sample)
             factors.append(factor)
-            df += free
+            df += df_of_sample
         luck = np.zeros((len(names), 1))
         if len(seeds) > 1 and not nested:
             luck = self._luck(np.stack(blocks, axis=1))
@@ -295,8 +295,8 @@ class ValueTable:
     def _centre(self, values: Array) -> Array:
         """Subtract from [..., Q] values the mean of their stratum."""
         centred = values.copy()
-        for group in self._strata(values.shape[-1]):
-            centred[..., group] -= centred[..., group].mean(axis=-1, keepdims=True)
+        for stratum in self._strata(values.shape[-1]):
+            centred[..., stratum] -= centred[..., stratum].mean(axis=-1, keepdims=True)
         return centred
 
     def _sums(self, values: Array) -> tuple[Array, int]:
@@ -307,8 +307,8 @@ class ValueTable:
             _, cluster_of_query = np.unique(self.design.clusters, return_inverse=True)
             sums = np.stack([np.bincount(cluster_of_query, row) for row in sums])
         _, units = sums.shape
-        free = max(1, units - len(self._strata(queries)))
-        return sums * (units / free) ** 0.5, free
+        df = max(1, units - len(self._strata(queries)))
+        return sums * (units / df) ** 0.5, df
 
     def _luck(self, block: Array) -> Array:
         """[K, S * Q] factor of the part of the means' covariance that neither query nor seed explains."""
@@ -611,9 +611,9 @@ def _upper(draws: Array, level: float) -> Array:
     return np.asarray(np.partition(draws, index, axis=1)[:, index], dtype=np.float64)
 
 
-def _rule_of_three(free: int, alpha: float) -> float:
+def _rule_of_three(df: int, alpha: float) -> float:
     """Half width where none of so many independent queries differs: at most this share of all queries does."""
-    return math.log(2 / alpha) / free
+    return math.log(2 / alpha) / df
 
 
 def _differences(design: Design, tests: NDArray[Any], largest_ratio: Array) -> list[Difference]:

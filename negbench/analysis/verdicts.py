@@ -219,8 +219,8 @@ def tables_of(
     groups_by_table = group_by(groups, table_labels)
     queries_by_dataset: dict[str, KnownQueries] = {}
     tables = []
-    for values, members in sorted(groups_by_table.items()):
-        labels = {axis: value for axis, value in zip(TABLE_AXES, values, strict=True) if value}
+    for axis_values, members in sorted(groups_by_table.items()):
+        labels = {axis: value for axis, value in zip(TABLE_AXES, axis_values, strict=True) if value}
         queries = queries_by_dataset.setdefault(labels["dataset"], {})
         tables.append(_read_table(labels, members, rules, trials or {}, queries, main_only=main_only))
     return tables

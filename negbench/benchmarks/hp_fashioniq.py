@@ -135,7 +135,7 @@ def _read(reader: Reader, path: Path) -> list[tuple[Query, Judgement]]:
 
 
 def _judgement(participant: str, query: str, values: Sequence[Any], marks: Sequence[str]) -> tuple[Query, Judgement]:
-    """Return a judgement and its query, from an entry of each of the six lists and their places in the file."""
+    """Return a judgement and its query, from an entry of each of the six lists and where each stands in the file."""
     reference, target, sentence, first, second, preferred = values
     at_reference, at_target, at_sentence, at_first, at_second, at_preferred = marks
     text = check_type(sentence, str, at_sentence)

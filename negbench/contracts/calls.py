@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 Tokens = Mapping[str, Tensor]
 TextSide = Literal["modification", "reference text", "target text"]
-Part = tuple[slice | Tensor, ...]  # places in what a call returns, along its first dimensions
+Part = tuple[slice | Tensor, ...]  # indices into what a call returns, along its first dimensions
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Calls:
         return self._compute(Call(make, sides, ids, inputs))
 
     def _compute(self, call: Call[T]) -> T:
-        """Return what a call makes of all rows: the only place by which they reach the backbone."""
+        """Return what a call makes of all rows: the only way in which they reach the backbone."""
         return self._compute_part(call, (slice(None),) * len(call.sides))
 
     def _compute_part(self, call: Call[T], part: Part) -> T:

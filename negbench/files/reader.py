@@ -1,4 +1,4 @@
-"""Read annotation files: every flaw becomes a one-line error that names the file, the place and the fix."""
+"""Read annotation files: every flaw becomes a one-line error that names the file, where in it, and the fix."""
 
 import hashlib
 import json
@@ -178,7 +178,7 @@ class Reader:
         return parse_json(self.text(path), str(path))
 
     def entries(self, path: Path) -> list[tuple[str, dict[str, Any]]]:
-        """Read a JSON list of objects as (place, object) pairs."""
+        """Read a JSON list of objects as (where, object) pairs."""
         pairs = []
         for number, entry in enumerate(check_type(self.json(path), list, str(path))):
             where = f"{path}: entry {number}"
@@ -186,7 +186,7 @@ class Reader:
         return pairs
 
     def queries(self, path: Path, key: str, make: Callable[[str, dict[str, Any]], Query]) -> list[Query]:
-        """Make a query from the place and object of every entry of a JSON list; `key` names their ids, for errors.
+        """Make a query from `where` and object of every entry of a JSON list; `key` names their ids, for errors.
 
         Raises DataError if two have the same id.
         """
@@ -195,7 +195,7 @@ class Reader:
         return queries
 
     def lines(self, path: Path) -> list[tuple[str, str]]:
-        """Read the non-blank lines of a text file as (place, line) pairs."""
+        """Read the non-blank lines of a text file as (where, line) pairs."""
         lines = enumerate(self.text(path).split("\n"), start=1)
         return [(f"{path}: line {number}", line.rstrip("\r")) for number, line in lines if line.strip()]
 
@@ -222,7 +222,7 @@ def _encoding(raw: bytes) -> str:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse a JSON text. Raises DataError with the place in it."""
+    """Parse a JSON text. Raises DataError that says where in it."""
     try:
         return json.loads(text, object_pairs_hook=_refuse_repeated_keys)
     except (RecursionError, ValueError) as error:
@@ -261,7 +261,7 @@ def check_type(value: Any, expected: type[T], where: str) -> T:
 
 
 def get(entry: Mapping[str, Any], key: str, expected: type[T], where: str) -> T:
-    """Return `entry[key]`, checked. Raises DataError naming the place and the key."""
+    """Return `entry[key]`, checked. Raises DataError that names `where` and the key."""
     if key not in entry:
         raise DataError(f"{where}: key '{key}' is missing (it has {short_repr(sorted(map(str, entry)))})")
     return check_type(entry[key], expected, f"{where}: key '{key}'")

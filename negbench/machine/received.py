@@ -143,7 +143,7 @@ def check_text(path: Path, content: bytes, *, rows: bool = False) -> None:
     Args:
         path: the file, for the error.
         content: its bytes.
-        rows: each line becomes a row with a place of its own.
+        rows: each line becomes a row with a `where` of its own.
     """
     if len(content) * (2 + _VALUE + _ROW) <= _ANYWHERE:  # whatever is in it
         return

@@ -1,1 +1,1 @@
-"""Metrics; `ranks` is the only place that sorts."""
+"""Metrics; only `ranks` sorts."""

@@ -2,7 +2,7 @@
 
 A judged negative is known not to answer its query although it looks so: *visual* fits the reference but not the text,
 *textual* fits the text but not the reference, *composed* is one step away from right, *unspecified* is of a kind that
-nobody wrote down. A table of kinds holds codes: 0 for any other image, 1 + the place in `KINDS` for a judged one.
+nobody wrote down. A table of kinds holds codes: 0 for any other image, 1 + the index in `KINDS` for a judged one.
 """
 
 from collections.abc import Sequence

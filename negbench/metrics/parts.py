@@ -10,7 +10,7 @@ def put(tables: dict[str, Tensor], part: Mapping[str, Tensor], rows: Tensor, cou
 
     Args:
         tables, part: by name; a table is on the device of its first part.
-        rows: int64 places of the part's rows.
+        rows: int64 indices of the part's rows in the tables.
         count: rows of a table.
     """
     for name, value in part.items():

@@ -44,7 +44,7 @@ class AuditResult:
     truth: bool  # whether the data set lists more relevant images than the target
     options: dict[str, int]  # queries, draws, refresh, seed
     regime: dict[str, float]  # the sampled queries' card: `negbench.mining.regime.Regime.summary`
-    window: str  # strategy that draws from the likely best place in the ranking; '' where none was judged
+    window: str  # strategy that draws from the likely best part of the ranking; '' where none was judged
     rows: list[dict[str, Any]]
     remarks: list[str]
     gained: str = ""  # what was measured beside such a batch, after as many passes; '' where nothing was

@@ -77,7 +77,7 @@ class ChartData:
 
     @cached_property
     def strategies(self) -> list[str]:
-        """Strategies in the order of their best place in the leader table, as in every figure."""
+        """Strategies in the order of their best rank in the leader table, as in every figure."""
         return list(self.results["strategy"].unique())
 
     @cached_property

@@ -84,7 +84,9 @@ def tiled_relevance(queries: Tensor, corpus: Corpus, into: Tensor | None = None)
     wide = (
         None if tokens.dtype == torch.float32 else tokens.new_empty(step, tokens_per_image, width, dtype=torch.float32)
     )
-    direct = tokens_per_image == 1 and (one_tile or cpu)  # products are written to their place, but for what is padded
+    direct = tokens_per_image == 1 and (
+        one_tile or cpu
+    )  # products are written to their columns, but for what is padded
     full_rows = direct and len(queries) % height == 0
     product = scores.new_empty(height * (_COLUMNS if full_rows else step * tokens_per_image))
     cuts = {*range(0, images, step), images // _COLUMNS * _COLUMNS if direct else images, images}

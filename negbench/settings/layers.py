@@ -28,7 +28,7 @@ def recipes() -> dict[str, Path]:
 
 
 def _recipe_file(path: Path) -> Path:
-    """Return the file of a recipe: one here, else one of negbench's, by its name or its place before it had a folder.
+    """Return the file of a recipe: one here, else one of negbench's, by its name or its path before it had a folder.
 
     Raises:
         UnknownNameError: a name of no recipe.

@@ -43,7 +43,7 @@ _HOME = ".mlflow.place"  # path of the runs folder when its store was created
 _PAGE = 1000  # runs that MLflow returns at once
 _PARAM_LIMIT = 6000  # characters of a parameter's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
-_COMPARED = {  # part of the pages' address: only strategies, in the order of their places, as bars
+_COMPARED = {  # part of the pages' address: only strategies, in the order of their positions, as bars
     "searchFilter": SUMMARIES,
     "orderByKey": f"tags.`{POSITION}`",
     "orderByAsc": "true",
