@@ -133,10 +133,10 @@ def gains(cells: pd.DataFrame, x: str, panels: Sequence[str]) -> pd.DataFrame:
     records: list[dict[str, Any]] = []
     for panel, of_panel in _split(cells, panels):
         points = of_panel[x].nunique()
-        for value, of_place in of_panel.groupby(x, sort=True):
+        for value, of_value in of_panel.groupby(x, sort=True):
             queries: dict[int, Any] = {}
             values = {}
-            for strategy, rows in of_place.groupby("strategy", sort=False):
+            for strategy, rows in of_value.groupby("strategy", sort=False):
                 values[strategy] = values_of(folders_of(rows.sort_values("seed")), METRICS, queries)
             if len(values) < 2 or BASELINE not in values:
                 continue

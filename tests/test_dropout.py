@@ -42,7 +42,7 @@ def test_a_row_has_its_mask_in_any_batch(shape):
         assert torch.equal(mask(rows(IDS[[row]]), shape)[0], whole[row]), row
     order = torch.tensor([4, 1, 3])
     assert torch.equal(mask(rows(IDS[order]), shape), whole[order])
-    assert torch.equal(whole[0], whole[4])  # one picture in two places
+    assert torch.equal(whole[0], whole[4])  # one picture in two rows
 
 
 DIFFERENT = {"seed": {"seed": 2}, "step": {"step": 3}, "side": {"side": "image"}, "id": {"ids": IDS + 1}}
@@ -66,7 +66,7 @@ def test_layers_passes_and_pairs_have_masks_of_their_own():
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_the_share_of_zeros_is_p_everywhere(p):
-    """Over all numbers, over rows at every place, over places in every row: within five standard deviations."""
+    """Over all numbers, over rows at every position, over positions in every row: within five standard deviations."""
     kept_numbers = mask(rows(torch.arange(2000)), (500,), p=p).double()
     spread = (p * (1 - p)) ** 0.5
     assert abs(float(kept_numbers.mean()) - (1 - p)) < 5 * spread / 1000

@@ -1,4 +1,4 @@
-"""The scene, the single place that decides splits, allowed images and what a process loads."""
+"""The scene, which alone decides splits, allowed images and what a process loads."""
 
 import itertools
 import json

@@ -176,7 +176,7 @@ DAMAGED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a hash that is a number": with_hash(5),
     "a hash that is a path": with_hash("../../../x"),
     "a hash with a line end": with_hash("a" * 64 + "\n"),
-    "a place of its own": lambda row: {**row, "runs": "/elsewhere"},
+    "a folder of its own": lambda row: {**row, "runs": "/elsewhere"},
     "a store of its own": lambda row: {**row, "uri": "sqlite:////elsewhere/x.db"},
     "a tag that is a number": lambda row: {**row, "tags": {"a": 1}},
     "an experiment that is a path": lambda row: {**row, "tags": {"experiment": "../x"}},
@@ -215,7 +215,7 @@ def test_a_line_imports_only_files_that_the_command_names(row, tmp_path, own_reg
     with pytest.raises(OptionError, match="wants to import"):
         compute_line(jobs, 0, Trusted(runs, [other]))
     assert not mark.exists()
-    moved = plugin.rename(tmp_path / "mine.py")  # same name, another place
+    moved = plugin.rename(tmp_path / "mine.py")  # same name, another path
     compute_line(jobs, 0, Trusted(runs, [moved], "none"))
     assert moved.with_suffix(".ran").exists()
 

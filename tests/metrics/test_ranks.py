@@ -146,7 +146,7 @@ def test_top_columns_against_a_sorted_list(subtests):
 
 @pytest.mark.parametrize("levels", [None, 3, 40, 1000])
 def test_top_columns_of_wide_rows(subtests, levels):
-    """Few of many columns: distinct scores, ties at the last place, and rows with fewer candidates."""
+    """Few of many columns: distinct scores, ties at the last position, and rows with fewer candidates."""
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(50, 700, generator=generator)
     share = torch.rand(50, 1, generator=generator) / 8

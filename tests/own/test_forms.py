@@ -61,7 +61,7 @@ def triples(data: Triplets) -> list[tuple[str, str, str | None]]:
 LINES = "\n".join(map(json.dumps, ROWS))
 ARRAYS = [[*row.values()] for row in ROWS]
 NO_SPLIT = pd.DataFrame(ROWS).drop(columns="split").to_dict("records")
-PLACES = "reference=[0],text=[1],target=[2],split=[3]"
+INDICES = "reference=[0],text=[1],target=[2],split=[3]"
 FILES: dict[str, tuple[str, Any, str]] = {
     "array": ("a.json", ROWS, ""),
     "indented array": ("a.json", json.dumps(ROWS, indent=1), ""),
@@ -73,7 +73,7 @@ FILES: dict[str, tuple[str, Any, str]] = {
     "arrays by split": ("a.json", {"Val": NO_SPLIT, "test": NO_SPLIT}, ""),
     "columns of lists": ("a.json", pd.DataFrame(ROWS).to_dict("list"), ""),
     "columns by row": ("a.json", pd.DataFrame(ROWS).to_json(), ""),
-    "arrays as rows": ("a.jsonl", "\n".join(map(json.dumps, ARRAYS)), PLACES),
+    "arrays as rows": ("a.jsonl", "\n".join(map(json.dumps, ARRAYS)), INDICES),
     "tabs": ("a.TSV", "\ufeff" + pd.DataFrame(ROWS).to_csv(index=False, sep="\t").replace("\n", "\r\n"), ""),
     "bars": ("a.csv", pd.DataFrame(ROWS).to_csv(index=False, sep="|"), ""),
     "no header": ("a.csv", "\n".join(";".join(row) for row in ARRAYS), "reference=0,text=1,target=2,split=3"),

@@ -32,7 +32,7 @@ TIMES = many(6, 50)
 
 
 def damages(content: bytes, seed: int) -> Iterator[bytes]:
-    """Yield `TIMES` damaged copies: bits flipped at places spread over the file, and ends cut off at any length."""
+    """Yield `TIMES` damaged copies: bits flipped at offsets spread over the file, and ends cut off at any length."""
     chance = random.Random(seed)
     for number in range(TIMES):
         at = chance.randrange(len(content))

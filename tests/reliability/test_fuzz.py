@@ -502,7 +502,7 @@ def is_read_or_refused(action: Callable[[], object]) -> None:
 
 
 def test_lines_of_jobs(vector_flags, tmp_path):
-    """A changed line of cells.jsonl is computed, or refused in one line; it names neither a place nor code."""
+    """A changed line of cells.jsonl is computed, or refused in one line; it names neither a folder nor code."""
     jobs = tmp_path / "jobs"
     grid = ["compare", "--strategies", "qure", "--seeds", "1", "--lr", "fixed", "--executor", f"jobs:{jobs}"]
     assert command_line([*grid, *vector_flags, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]) == 75

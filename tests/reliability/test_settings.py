@@ -73,7 +73,7 @@ VALUES: dict[str, list[str] | None] = {
     "compute.micro_batch": None,  # tests/loop/test_passes.py: gradients within a bound, not their bits
     "compute.recompute": None,
 }
-PLACES = ("root", "file", "gallery", "images", "texts", "weights", "path", "name")  # options that name files
+PATH_OPTIONS = ("root", "file", "gallery", "images", "texts", "weights", "path", "name")  # options that name files
 STORED = ("metrics", "behaviour", "regime", "steps", "negatives_seen", "draws", "reported_epoch", "temperatures")
 
 
@@ -111,7 +111,7 @@ def plugin_keys() -> Iterator[tuple[str, list[str]]]:
         cls = options_class(registry.get(kind, name))
         ranges = tunable_ranges(cls)
         for option, default in option_defaults(registry.get(kind, name)).items():
-            if option in PLACES:
+            if option in PATH_OPTIONS:
                 continue
             span = ranges.get(option)
             if span is None:

@@ -77,7 +77,7 @@ def test_a_stored_run_executes_no_file_that_is_not_named(command, received, own_
     other.write_text(plugin.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
     expect_error([*arguments, "--plugin", str(other)], "--plugin theirs.py")
     assert ran(plugin.parent) == ["other.ran"]  # that one was named
-    moved = plugin.rename(plugin.with_name("mine.py"))  # same content, another place
+    moved = plugin.rename(plugin.with_name("mine.py"))  # same content, another path
     assert negbench([*arguments, "--plugin", str(moved)]) == 0
     assert ran(plugin.parent) == ["mine.ran", "other.ran"]
 

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from negbench.cli.main import main
 
-names, place, alone = sys.argv[1:]
+names, folder, alone = sys.argv[1:]
 heavy = names.split(",")
-runs = Path(place)
+runs = Path(folder)
 imported = {}
 
 

@@ -185,7 +185,7 @@ def test_ranks_and_lists_do_not_depend_on_the_block(count, width):
 
 
 class _Uneven:
-    """A fine-tuned backbone whose features depend on their place in the batch, as a matrix product's last bits may."""
+    """A fine-tuned backbone whose features depend on their row in the batch, as a matrix product's last bits may."""
 
     frozen_images = False
     device = torch.device("cpu")
