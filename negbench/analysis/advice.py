@@ -29,7 +29,7 @@ _SHARED_AXES = ("dataset", "backbone", "settings", "epochs")
 _NAMED = 4  # most strategies named in a list
 CHOOSE_TEMPERATURES = "--temperature grid"
 RATES = "--lr grid"
-_CHOSEN = "chosen"  # by trials, for each row: the rate of a setting
+OWN_RATES = "own"  # as the rate of a setting: trials chose one for each row
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Setting:
         batch: verdict on the batch alone.
         others: on all other strategies of its table.
         temperature: 'learned from 0.07', '0.1'; 'none' for a loss without one.
-        rate: train.lr, or `_CHOSEN`.
+        rate: train.lr, or `OWN_RATES`.
         refresh_every: epochs between two definitions of a pool; None: the published number of definitions.
         loss: name of the loss, without its options.
     """
@@ -129,7 +129,7 @@ def _settings(findings: Findings, tables: Sequence[Sequence[Verdict]]) -> list[S
             continue
         temperature, rate, refresh_every = setting_of(cells)
         if rates_were_chosen:
-            rate = _CHOSEN
+            rate = OWN_RATES
         others = tuple(row for row in rows if row is not batch)
         settings.append(Setting(batch, others, temperature, rate, refresh_every, loss_of(cells)))
     return settings
@@ -193,7 +193,7 @@ def _options_to_tune(best: Setting, same_loss: Sequence[Setting]) -> list[str]:
     temperatures = {setting.temperature for setting in same_loss}
     if len(temperatures) < 2 and best.temperature != "none" and best.batch.settings != OWN_SETTING:
         options.append(CHOOSE_TEMPERATURES)
-    if best.rate != _CHOSEN and len({setting.rate for setting in same_loss}) < 2:
+    if best.rate != OWN_RATES and len({setting.rate for setting in same_loss}) < 2:
         options.append(RATES)
     return options
 
