@@ -56,7 +56,7 @@ class Differences:
         self,
         pairs: PairsToDecide,
         baseline: str | None,
-        blocks: Mapping[str, float],
+        negatives: Mapping[str, float],
         out: Collection[str] = (),
         *,
         margin: float = 0.01,
@@ -70,7 +70,7 @@ class Differences:
         Args:
             pairs: which pairs are to be decided.
             baseline: of the pairs with it.
-            blocks: strategy -> the number of negatives at which it is compared for first place.
+            negatives: strategy -> their number; a block are the strategies with equally many.
             out: strategies that cannot be best, whatever their mean.
             margin: a lead up to this does not matter, in the unit of the values.
         """
@@ -79,8 +79,9 @@ class Differences:
             family = {(name, baseline or ""): difference for name, difference in self.against.items()}
         elif pairs == "best":
             contested: set[frozenset[str]] = set()
-            for count in {*blocks.values()}:
-                rivals = self.rivals([name for name in blocks if blocks[name] == count], out)
+            for count in {*negatives.values()}:
+                block = [name for name in negatives if negatives[name] == count]
+                rivals = self.rivals(block, out)
                 if not any(self.behind_at_most(name, rivals) <= margin for name in rivals):
                     contested |= {frozenset(pair) for pair in combinations(rivals, 2)}
             family = {pair: difference for pair, difference in family.items() if frozenset(pair) in contested}

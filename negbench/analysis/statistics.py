@@ -28,7 +28,7 @@ Seeded = NDArray[Any] | Sequence[NDArray[Any]]  # [S, Q], or S arrays of each se
 
 POWER = 0.8  # of the minimum detectable difference
 _STEP = 1e-4  # ends of intervals are rounded outwards to 0.01 points: what is printed is what was judged
-_BLOCK = 64  # contrasts whose draws are held at once: [64, draws] arrays fit the cache
+_AT_ONCE = 64  # contrasts whose draws are held at once: [64, draws] arrays fit the cache
 _MEASURES = ("value", "half", "models", "p_value", "power_width", "choice")
 _TEST = [(name, float) for name in _MEASURES] + [("seeds", int)]  # of a contrast
 _INFLATED = 0.25  # exponent of (a contrast's variance / the pooled one), which widens it where its variance is larger
@@ -268,11 +268,12 @@ class ValueTable:
 
     def query_noise(self, names: Sequence[str], seeds: Sequence[int]) -> QueryNoise:
         """Estimate the covariance over queries of these strategies' means on these seeds."""
-        blocks = []  # [K, Q] values of each seed
+        values_of_seeds = []  # [K, Q] values of each seed
         for seed in seeds:
-            blocks.append(np.stack([self._rows[name][seed] for name in names]))
+            values_of_seeds.append(np.stack([self._rows[name][seed] for name in names]))
         nested = self.design.nested
-        samples = blocks if nested else [np.mean(blocks, axis=0)]  # whose queries are independent of each other's
+        # each of other queries, so that they are independent of each other
+        samples = values_of_seeds if nested else [np.mean(values_of_seeds, axis=0)]
         factors = []
         df = 0
         for sample in samples:
@@ -281,8 +282,8 @@ class ValueTable:
             df += df_of_sample
         luck = np.zeros((len(names), 1))
         if len(seeds) > 1 and not nested:
-            luck = self._luck(np.stack(blocks, axis=1))
-        all_values = np.concatenate(blocks, axis=1)
+            luck = self._luck(np.stack(values_of_seeds, axis=1))
+        all_values = np.concatenate(values_of_seeds, axis=1)
         return QueryNoise(
             factor=np.concatenate(factors, axis=1) / len(factors),
             luck=luck,
@@ -310,10 +311,14 @@ class ValueTable:
         df = max(1, units - len(self._strata(queries)))
         return sums * (units / df) ** 0.5, df
 
-    def _luck(self, block: Array) -> Array:
-        """[K, S * Q] factor of the part of the means' covariance that neither query nor seed explains."""
-        strategies, seeds, queries = block.shape
-        rest = self._centre(block - block.mean(axis=1, keepdims=True)) * self._weights(queries)
+    def _luck(self, values: Array) -> Array:
+        """[K, S * Q] factor of the part of the means' covariance that neither query nor seed explains.
+
+        Args:
+            values: [K, S, Q].
+        """
+        strategies, seeds, queries = values.shape
+        rest = self._centre(values - values.mean(axis=1, keepdims=True)) * self._weights(queries)
         return np.asarray(rest.reshape(strategies, -1) / (seeds * (seeds - 1)) ** 0.5, dtype=np.float64)
 
 
@@ -489,9 +494,9 @@ def contrasts(
             spread=np.ascontiguousarray(spread.T),
             shortfalls=shortfalls_of_names[columns],
         )
-        for start in range(0, len(members), _BLOCK):
-            block = members[start : start + _BLOCK]
-            tests[block], ratio = errors.test_each(matrix[block][:, columns], table.design)
+        for start in range(0, len(members), _AT_ONCE):
+            some = members[start : start + _AT_ONCE]
+            tests[some], ratio = errors.test_each(matrix[some][:, columns], table.design)
             np.maximum(largest_ratio, ratio, out=largest_ratio)
     return _differences(table.design, tests, largest_ratio)
 

@@ -132,8 +132,8 @@ def second_cutoff(metric: str) -> str | None:
         ('average/recall_at_1', 'recall_at_10', None)
     """
     others = {"recall_at_1": "recall_at_10", "recall_at_10": "recall_at_1"}
-    group, slash, name = metric.rpartition("/")
-    return f"{group}{slash}{others[name]}" if name in others else None
+    prefix, slash, name = metric.rpartition("/")
+    return f"{prefix}{slash}{others[name]}" if name in others else None
 
 
 def label_for(name: str, plugins: Mapping[str, str]) -> str | None:
@@ -278,7 +278,7 @@ def _metrics_to_test(main: str, metrics: Sequence[str], *, beside: bool) -> list
 
 
 def headline_metrics(metrics: Sequence[str]) -> list[str]:
-    """Return the averages if a benchmark has groups, else the metrics over all queries."""
+    """Return the averages if a benchmark has gallery groups, else the metrics over all queries."""
     averages = [name for name in metrics if name.startswith("average/")]
     over_all_queries = [name for name in metrics if "/" not in name]
     return averages or over_all_queries or list(metrics)

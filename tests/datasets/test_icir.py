@@ -22,7 +22,7 @@ SCORES = {  # of each query, in the order of its instance's database: right imag
     "car text b": (0.1, 0.9, 0.1, 0.1, 0.1),
     "hat text a": (-0.9, 0.1, 0.1, 0.1),
 }
-OWN = {  # by hand, the authors' rule in the order of the database
+AUTHORS = {  # by hand, the authors' rule in the order of the database
     "cup text a": (1 + (1 / 2 + 2 / 3) / 2) / 2.00001,
     "cup text b": (1 / 3) / 2 / 1.00001,
     "car text a": (1 / 2) / 2 / 1.00001,
@@ -53,11 +53,11 @@ def test_values_by_hand(root):
         table[row, data.groups[query.group]] = torch.tensor(SCORES[names[row]])
 
     ranks = data.with_mistakes(data.rank(block_of(table), block=2), block_of(table))
-    for metric, want in (("map", OWN), ("map_ties", TIES)):
+    for metric, want in (("map", AUTHORS), ("map_ties", TIES)):
         values = data.per_query(ranks, [metric])[metric].values.tolist()
         assert dict(zip(names, values, strict=True)) == pytest.approx(want, abs=1e-12), metric
     assert data.summarise(ranks) == pytest.approx(
-        {"map": sum(OWN.values()) / 5, "map_ties": sum(TIES.values()) / 5}, abs=1e-12
+        {"map": sum(AUTHORS.values()) / 5, "map_ties": sum(TIES.values()) / 5}, abs=1e-12
     )
     mistakes = data.summarise_mistakes(ranks)
     assert mistakes["wrong_first"] == pytest.approx(3 / 5)
