@@ -34,23 +34,6 @@ def draw(pool: Tensor, seed: Tensor, draws: int, *, per_epoch: int | None = None
     return torch.cat(epochs, dim=1)[:, :draws]
 
 
-def keep(pool: Tensor, seed: Tensor, count: int) -> Tensor:
-    """Keep at most `count` random members of every pool, every subset of that size equally likely.
-
-    Args:
-        pool: [B, N] bool; a row may be empty.
-        seed: [B] int64, the query's stream.
-        count: how many to keep of a pool that has more, >= 1.
-
-    Returns:
-        [B, N] bool.
-    """
-    columns = torch.arange(pool.shape[1], device=pool.device)
-    keys = shift_right(splitmix(seed[:, None], columns), 1).masked_fill(~pool, -1)  # >= 0 for members
-    highest = keys.topk(min(count, pool.shape[1]), dim=1).indices
-    return torch.zeros_like(pool).scatter_(1, highest, True) & pool
-
-
 def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
     """Draw from every pool uniformly, without repeats until the pool is used up; then start again.
 
@@ -127,3 +110,20 @@ def _members(pool: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     size = count(pool)
     return members(pool), size.cumsum(0) - size, size
+
+
+def keep(pool: Tensor, seed: Tensor, count: int) -> Tensor:
+    """Keep at most `count` random members of every pool, every subset of that size equally likely.
+
+    Args:
+        pool: [B, N] bool; a row may be empty.
+        seed: [B] int64, the query's stream.
+        count: how many to keep of a pool that has more, >= 1.
+
+    Returns:
+        [B, N] bool.
+    """
+    columns = torch.arange(pool.shape[1], device=pool.device)
+    keys = shift_right(splitmix(seed[:, None], columns), 1).masked_fill(~pool, -1)  # >= 0 for members
+    highest = keys.topk(min(count, pool.shape[1]), dim=1).indices
+    return torch.zeros_like(pool).scatter_(1, highest, True) & pool

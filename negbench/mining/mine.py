@@ -1,9 +1,10 @@
 """Define pools and draw from them: one block of queries against its corpus at a time.
 
-For each block of queries of one gallery group: scores, the strategy's pools, the fallbacks of empty pools (counted),
-all draws of the coming interval, and the statistics of each query. Nothing of size Q x N is ever held: tensors are
-bounded by `BLOCK` rows, and the pools of a refresh go to a file (`negbench.mining.pool_file`), from which the next
-refresh reads its overlap.
+A block holds queries of one gallery group, and is scored at once. The strategy sees it in parts (`ScoredPart`), which
+keeps its intermediates small. For each part: the strategy's pools, the fallbacks of empty pools (counted), all draws
+of the coming interval, and the statistics of each query. Nothing of size Q x N is ever held: tensors are bounded by
+`BLOCK` rows, and the pools of a refresh go to a file (`negbench.mining.pool_file`), from which the next refresh reads
+its overlap.
 
 These are exactly reproducible:
 - draws depend on (generator, query, pool) alone: given the same pools they are the same for any block size, device
@@ -28,7 +29,7 @@ from negbench.metrics.parts import put
 from negbench.metrics.ranks import count, nearest_below
 from negbench.mining.ask import as_mask, ask_for_pools, filter_view
 from negbench.mining.draws import draw
-from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredBlock, kind_shares, statistics_of
+from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredPart, kind_shares, statistics_of
 from negbench.mining.pool_file import NO_FILES, PoolFiles, overlap, pack, read_pools, row_bytes, write_pools
 from negbench.mining.task import MiningTask
 from negbench.scoring.tiles import BLOCK_ENTRIES, Corpus, tile_rows, tiled_relevance
@@ -73,11 +74,7 @@ def mine(
             finite, a strategy that breaks its contract or reads a plane that the task lacks, or earlier pools of
             another task.
     """
-    check_option("draws", draws, draws >= 1, "at least 1")
-    check_option("refresh", refresh, refresh >= 0, "at least 0")
-    if strategy.scope != "corpus":
-        name = type(strategy).__name__
-        raise NegbenchError(f"{name} is a {strategy.scope} strategy: it is used inside a batch and cannot be mined")
+    _check_arguments(strategy, refresh, draws)
     base = torch.randint(2**63 - 1, (1,), generator=generator, device=generator.device).cpu()
     largest_corpus = max((len(columns) for columns in task.groups), default=0)
     shape = (len(task.queries), row_bytes(largest_corpus))
@@ -85,23 +82,23 @@ def mine(
     fields: dict[str, Tensor] = {}  # of `Mined`
     pools_hold_all = True  # that is allowed, so far
     with write_pools(files.written, shape) as write:
-        for rows, corpus in _blocks(task, 1 + len(strategy.reads)):
-            for scored in _score_block(task, rows, corpus, refresh, strategy):
-                pools, fallback = _fall_back(scored, ask_for_pools(strategy, scored.filtered))
-                seed = splitmix(base, task.ids.cpu()[scored.rows]).to(pools.device)
+        for rows, corpus in _blocks(task, len(strategy.reads)):
+            for part in _score_block(task, rows, corpus, refresh, strategy):
+                pools, fallback = _fall_back(part, ask_for_pools(strategy, part.filtered))
+                seed = splitmix(base, task.ids.cpu()[part.rows]).to(pools.device)
                 drawn = draw(pools, seed, draws, per_epoch=per_epoch)
                 in_pool = as_mask(pools)
-                block = _block_statistics(task, scored, corpus, in_pool, drawn)
-                block["fallback"] = fallback
-                block["negatives"] = corpus.columns[drawn.cpu()]
-                block["overlap"] = torch.full((len(in_pool),), torch.nan)
+                values = _part_statistics(task, part, corpus, in_pool, drawn)
+                values["fallback"] = fallback
+                values["negatives"] = corpus.columns[drawn.cpu()]
+                values["overlap"] = torch.full((len(in_pool),), torch.nan)
                 if files != NO_FILES:
                     bits = pack(in_pool)
-                    block["overlap"] = overlap(bits, read_earlier(scored.rows, bits.shape[1]))
-                    write(scored.rows, bits)
-                put(fields, {name: value.cpu() for name, value in block.items()}, scored.rows, len(task.queries))
-                pools_hold_all = pools_hold_all and torch.equal(block["pool_size"], scored.allowed_count)
-                del scored, pools, in_pool  # free them before the next block's planes are computed
+                    values["overlap"] = overlap(bits, read_earlier(part.rows, bits.shape[1]))
+                    write(part.rows, bits)
+                put(fields, {name: value.cpu() for name, value in values.items()}, part.rows, len(task.queries))
+                pools_hold_all = pools_hold_all and torch.equal(values["pool_size"], part.allowed_count)
+                del part, pools, in_pool  # free them before the next block's planes are computed
             if progress is not None:
                 progress(len(rows))
     if task.kinds is not None:
@@ -109,6 +106,15 @@ def mine(
     stale = refresh > 0 and not pools_hold_all and bool((fields["overlap"] == 1).all())
     has_copy = torch.isin(task.target.cpu(), torch.cat(Copies.of(task.candidates)).cpu())
     return Mined(**fields, stale=stale, copies=int(has_copy.sum()))
+
+
+def _check_arguments(strategy: Strategy, refresh: int, draws: int) -> None:
+    """Raise OptionError for a number out of range, NegbenchError for a strategy that cannot be mined."""
+    check_option("draws", draws, draws >= 1, "at least 1")
+    check_option("refresh", refresh, refresh >= 0, "at least 0")
+    if strategy.scope != "corpus":
+        name = type(strategy).__name__
+        raise NegbenchError(f"{name} is a {strategy.scope} strategy: it is used inside a batch and cannot be mined")
 
 
 # --- scores ------------------------------------------------------------------------------------------------------
@@ -124,21 +130,25 @@ class _GroupCorpus:
     scores: Tensor  # [b, n] float32, overwritten by each block
 
 
-def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _GroupCorpus]]:
-    """Yield every query once: [b] int64 rows of one gallery group, its corpus; a block holds `tables` [b, n] tables."""
+def _blocks(task: MiningTask, planes: int) -> Iterator[tuple[Tensor, _GroupCorpus]]:
+    """Yield every query once, in blocks: [b] int64 rows of one gallery group, and its corpus.
+
+    A block is small enough for its [b, n] scores and this many planes.
+    """
     group = task.group.cpu()
     for index, columns in enumerate(task.groups):
         rows = (group == index).nonzero().squeeze(1)
         if len(rows):
-            height = min(len(rows), _block_rows(len(columns), tables))
+            height = min(len(rows), _block_rows(len(columns), planes))
             corpus = _group_corpus(task, index, height)
-            for part in rows.split(height):
-                yield part, corpus
+            for block in rows.split(height):
+                yield block, corpus
 
 
-def _block_rows(images: int, tables: int) -> int:
+def _block_rows(images: int, planes: int) -> int:
     """Return the number of queries per block: whole tiles, if it holds one."""
-    most = max(1, min(BLOCK, BLOCK_ENTRIES // (tables * max(1, images))))
+    entries_per_query = (1 + planes) * max(1, images)  # one score for each image, and of each plane one
+    most = max(1, min(BLOCK, BLOCK_ENTRIES // entries_per_query))
     height = tile_rows(images)
     return most // height * height or most
 
@@ -164,7 +174,7 @@ def _group_corpus(task: MiningTask, index: int, height: int) -> _GroupCorpus:
 
 def _score_block(
     task: MiningTask, rows: Tensor, corpus: _GroupCorpus, refresh: int, strategy: Strategy
-) -> Iterator[ScoredBlock]:
+) -> Iterator[ScoredPart]:
     """Score a block, and yield it in parts."""
     device = task.queries.device
     width = len(corpus.columns)
@@ -178,9 +188,9 @@ def _score_block(
     entries = _PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES
     height = max(1, entries // width)
     for top in range(0, len(rows), height):
-        part = slice(top, top + height)
-        part_planes = {name: plane[part] for name, plane in planes.items()}
-        yield _scored_part(task, rows[part], scores[part], part_planes, corpus, refresh, strategy)
+        span = slice(top, top + height)
+        part_planes = {name: plane[span] for name, plane in planes.items()}
+        yield _scored_part(task, rows[span], scores[span], part_planes, corpus, refresh, strategy)
 
 
 def _scored_part(
@@ -191,7 +201,7 @@ def _scored_part(
     corpus: _GroupCorpus,
     refresh: int,
     strategy: Strategy,
-) -> ScoredBlock:
+) -> ScoredPart:
     """Return what a strategy sees of b queries, and what their statistics need.
 
     Args:
@@ -206,14 +216,9 @@ def _scored_part(
     Raises:
         NegbenchError: scores that are not finite, a query without any allowed image.
     """
+    _check_finite(task, rows, scores)
     device = scores.device
     width = scores.shape[1]
-    bad = (~scores.sum(1).isfinite()).nonzero()
-    if len(bad):
-        raise NegbenchError(
-            f"query {int(task.ids[rows[int(bad[0])]])}: its scores contain NaN or infinity; the model diverged: "
-            "try a tenth of train.lr, or --set train.precision=fp32"
-        )
     allowed = None  # all but the target
     if task.excluded is not None:
         allowed = ~task.excluded.select(rows).mask(corpus.local, width).to(device)
@@ -240,13 +245,18 @@ def _scored_part(
     )
     filtered = filter_view(view, task.filters, strategy)
     allowed_count = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
-    alone = (allowed_count == 0).nonzero()
-    if len(alone):
+    _check_allowed(task, rows, allowed_count, width)
+    return ScoredPart(rows, view, filtered, allowed_count, relevant, has_truth.to(device), kinds)
+
+
+def _check_finite(task: MiningTask, rows: Tensor, scores: Tensor) -> None:
+    """Raise NegbenchError if scores [b, n] are not finite."""
+    bad = (~scores.sum(1).isfinite()).nonzero()
+    if len(bad):
         raise NegbenchError(
-            f"query {int(task.ids[rows[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
-            "negative; enlarge the corpus or exclude fewer images"
+            f"query {int(task.ids[rows[int(bad[0])]])}: its scores contain NaN or infinity; the model diverged: "
+            "try a tenth of train.lr, or --set train.precision=fp32"
         )
-    return ScoredBlock(rows, view, filtered, allowed_count, relevant, has_truth.to(device), kinds)
 
 
 def _kinds(task: MiningTask, rows: Tensor, columns: Tensor, device: torch.device) -> Tensor:
@@ -255,42 +265,31 @@ def _kinds(task: MiningTask, rows: Tensor, columns: Tensor, device: torch.device
     return task.kinds(task.ids.cpu()[rows], columns).to(device)
 
 
-def _block_statistics(
-    task: MiningTask, scored: ScoredBlock, corpus: _GroupCorpus, in_pool: Tensor, drawn: Tensor
-) -> dict[str, Tensor]:
-    """Return the fields of `Mined` that follow from the scores, the pools [b, n] and the draws [b, D] of b queries."""
-    statistics = statistics_of(scored, in_pool, drawn)
-    if task.kinds is not None:
-        statistics |= _kind_statistics(task, scored, corpus, drawn)
-    return statistics
-
-
-def _kind_statistics(task: MiningTask, scored: ScoredBlock, corpus: _GroupCorpus, drawn: Tensor) -> dict[str, Tensor]:
-    """Return the kinds of the draws, and those expected of random draws: those cached, if the block has no kinds."""
-    columns, column_of_draw = drawn.unique(return_inverse=True)
-    kinds = _kinds(task, scored.rows, corpus.columns[columns.cpu()], drawn.device).gather(1, column_of_draw)
-    relevant = None if scored.relevant is None else scored.relevant.gather(1, drawn)
-    shares = {"kind_draws": kind_shares(kinds, relevant, torch.ones_like(drawn))}
-    if scored.kinds is None:
-        return shares | {"kind_random": task.cache["kind_random"][scored.rows]}
-    return shares | {"kind_random": kind_shares(scored.kinds, scored.relevant, scored.view.allowed)}
+def _check_allowed(task: MiningTask, rows: Tensor, allowed_count: Tensor, images: int) -> None:
+    """Raise NegbenchError for a query that may draw none of its corpus of so many images."""
+    alone = (allowed_count == 0).nonzero()
+    if len(alone):
+        raise NegbenchError(
+            f"query {int(task.ids[rows[int(alone[0])]])}: no image of its corpus ({images} images) is allowed as a "
+            "negative; enlarge the corpus or exclude fewer images"
+        )
 
 
 # --- pools -------------------------------------------------------------------------------------------------------
 
 
-def _fall_back(scored: ScoredBlock, pools: Tensor) -> tuple[Tensor, Tensor]:
+def _fall_back(part: ScoredPart, pools: Tensor) -> tuple[Tensor, Tensor]:
     """Fill empty pools; return the pools and [b] int8, the fallback that each took."""
-    view = scored.filtered
+    view = part.filtered
     code = torch.full((len(pools),), NO_FALLBACK, dtype=torch.int8, device=pools.device)
     empty = (as_mask(pools).view(torch.uint8).amax(1) == 0).nonzero().squeeze(1)
     if not len(empty):
         return pools, code
     allowed = view.allowed[empty]
-    if view is not scored.view:  # where filters leave nothing, ignore them
+    if view is not part.view:  # where filters leave nothing, ignore them
         bare = (count(allowed) == 0).nonzero().squeeze(1)
         if len(bare):
-            allowed[bare] = scored.view.allowed[empty[bare]]
+            allowed[bare] = part.view.allowed[empty[bare]]
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
@@ -301,3 +300,27 @@ def _fall_back(scored: ScoredBlock, pools: Tensor) -> tuple[Tensor, Tensor]:
     pools[empty[~some]] = allowed[~some].to(pools.dtype)
     code[empty] = torch.where(some, BELOW_TARGET, ANY_ALLOWED).to(code.dtype)
     return pools, code
+
+
+# --- statistics ---------------------------------------------------------------------------------------------------
+
+
+def _part_statistics(
+    task: MiningTask, part: ScoredPart, corpus: _GroupCorpus, in_pool: Tensor, drawn: Tensor
+) -> dict[str, Tensor]:
+    """Return the fields of `Mined` that follow from the scores, the pools [b, n] and the draws [b, D] of b queries."""
+    statistics = statistics_of(part, in_pool, drawn)
+    if task.kinds is not None:
+        statistics |= _kind_statistics(task, part, corpus, drawn)
+    return statistics
+
+
+def _kind_statistics(task: MiningTask, part: ScoredPart, corpus: _GroupCorpus, drawn: Tensor) -> dict[str, Tensor]:
+    """Return the kinds of the draws, and those expected of random draws: those cached, if the part has no kinds."""
+    columns, column_of_draw = drawn.unique(return_inverse=True)
+    kinds = _kinds(task, part.rows, corpus.columns[columns.cpu()], drawn.device).gather(1, column_of_draw)
+    relevant = None if part.relevant is None else part.relevant.gather(1, drawn)
+    shares = {"kind_draws": kind_shares(kinds, relevant, torch.ones_like(drawn))}
+    if part.kinds is None:
+        return shares | {"kind_random": task.cache["kind_random"][part.rows]}
+    return shares | {"kind_random": kind_shares(part.kinds, part.relevant, part.view.allowed)}

@@ -106,12 +106,17 @@ def copies_note(summary: Mapping[str, float], queries: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class ScoredBlock:
-    """Part of a block: b queries with the scores of their corpus of n images."""
+class ScoredPart:
+    """Part of a block of queries, as much as a strategy sees at once: b queries, scored with their corpus of n images.
+
+    The strategy sees `filtered`, in which only what also passes the filters of `[mining]` is allowed. `view` is
+    without these filters: of it are the statistics, and the images to fall back on where the filters leave none. Both
+    are one object if there are no filters and no planes.
+    """
 
     rows: Tensor  # [b] int64 queries of the task
-    view: ScoreView  # before the filters, for statistics and the last fallbacks
-    filtered: ScoreView  # after the filters, for the strategy
+    view: ScoreView
+    filtered: ScoreView
     allowed_count: Tensor  # [b] int64, how many images are allowed
     relevant: Tensor | None  # [b, n] bool ground truth, for the statistics; in the view for oracles only
     has_truth: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
@@ -242,19 +247,19 @@ def _statistics(parts: list[Any]) -> list[tuple[int, dict[str, float]]]:
     return statistics
 
 
-def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:
+def statistics_of(part: ScoredPart, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:
     """Compute the fields of `Mined` that follow from scores, pools [b, n] and draws [b, D] (local columns)."""
-    view = scored.view
+    view = part.view
     counts = tally(view.scores, view.allowed, pool, view.target, drawn[:, 0])
     scores = view.scores.gather(1, drawn)
     gap = (view.positive[:, None] - scores).double()
-    band_start, band_mean, band_end, cut_tie = _band(scored, pool, counts)
+    band_start, band_mean, band_end, cut_tie = _band(part, pool, counts)
     of_pool = torch.full_like(view.positive, torch.nan)
     of_draws = torch.full_like(view.positive, torch.nan)
-    if scored.relevant is not None:
-        false_draws = scored.relevant.gather(1, drawn).sum(1)
-        of_pool = torch.where(scored.has_truth, count(pool & scored.relevant) / counts.size, torch.nan)
-        of_draws = torch.where(scored.has_truth, false_draws / drawn.shape[1], torch.nan)
+    if part.relevant is not None:
+        false_draws = part.relevant.gather(1, drawn).sum(1)
+        of_pool = torch.where(part.has_truth, count(pool & part.relevant) / counts.size, torch.nan)
+        of_draws = torch.where(part.has_truth, false_draws / drawn.shape[1], torch.nan)
     return {
         "scores": scores,
         "positive": view.positive,
@@ -272,10 +277,10 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
     }
 
 
-def _band(scored: ScoredBlock, pool: Tensor, counts: PoolCounts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _band(part: ScoredPart, pool: Tensor, counts: PoolCounts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the rank percentiles of each pool's first, mean and last member, among the allowed, and `cut_tie`."""
-    view = scored.view
-    allowed_count = scored.allowed_count
+    view = part.view
+    allowed_count = part.allowed_count
     size = counts.size
     first = counts.first.clone()
     last = counts.last.clone()
