@@ -42,10 +42,10 @@ _SAMPLE = 256  # queries of a dry run
 class MinedNegatives:
     """Mined negatives: a row per query, and means over the queries.
 
-    `frame` holds query, target, the negatives and their scores (a list each, in what `write_negatives` returns no
-    negative twice) and the other fields of `negbench.mining.mined.Mined`; for a data set also reference and text, and
-    ids instead of rows. `images` counts the candidates, `kept` the queries in the file, `seconds` those of the mining;
-    `source` names the data set and the model.
+    `frame` holds query, target, the negatives and their scores (one list each; from `write_negatives` without repeats)
+    and the other fields of `negbench.mining.mined.Mined`; for a data set also reference and text, and ids instead of
+    rows. `images` counts the candidates, `kept` the queries in the file, `seconds` those of the mining; `source` names
+    the data set and the model.
     """
 
     frame: pd.DataFrame
@@ -89,88 +89,11 @@ def dry_run(options: Mine) -> list[str]:
 
 
 def _mine_rows(options: Mine, sample: int = 0) -> tuple[MinedNegatives, int]:
-    """Mine for a sample of so many queries, 0: for all; also return how many there are."""
+    """Mine for `sample` queries, or for all if it is 0; also return how many there are."""
     keep_memory()
     if options.queries is None:
         return _mine_dataset(options, sample)
     return _mine_files(options, sample)
-
-
-def _drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
-    """Drop repeated negatives of each query, with their scores: draws repeat if a pool holds fewer images."""
-    distinct = frame.copy()
-    negatives = []
-    scores = []
-    for query_negatives, query_scores in zip(frame["negatives"], frame["scores"], strict=True):
-        score_of = dict(zip(query_negatives, query_scores, strict=True))
-        negatives.append(list(score_of))
-        scores.append(list(score_of.values()))
-    distinct["negatives"] = pd.Series(negatives, dtype=object)
-    distinct["scores"] = pd.Series(scores, dtype=object)
-    return distinct
-
-
-def _shape_table(frame: pd.DataFrame, options: Mine) -> pd.DataFrame:
-    """Convert the table to the requested format; rows of fixed length omit queries with too few, or that fell back."""
-    if options.format == "triplets":
-        columns = [name for name in ("query", "reference", "text", "target", "fallback") if name in frame]
-        long = frame[[*columns, "negatives", "scores"]].explode(["negatives", "scores"])
-        return long.rename(columns={"negatives": "negative", "scores": "score"}).astype({"score": float})
-    if options.format == "flagembedding":
-        return _flag_embedding_table(_full_rows(frame, 1))
-    if options.format == "sentence-transformers":
-        return _sentence_transformers_table(_full_rows(frame, options.draws), options)
-    return frame
-
-
-def _full_rows(frame: pd.DataFrame, least: int) -> pd.DataFrame:
-    """Return the queries that have `least` negatives and did not fall back. Raises DataError if there is none."""
-    counts = frame["negatives"].map(len)
-    full = frame[(counts >= least) & (frame["fallback"] == NO_FALLBACK)]
-    if full.empty:
-        raise DataError(f"no query has {least} different negatives without a fallback: lower --draws")
-    return full
-
-
-def _flag_embedding_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns that FlagEmbedding reads: lists of positives and of negatives."""
-    negatives = []
-    for images in frame["negatives"]:
-        negatives.append([str(image) for image in images])
-    return pd.DataFrame(
-        {
-            "query": _query_texts(frame).map(str),
-            "pos": pd.Series([[str(image)] for image in frame["target"]], index=frame.index, dtype=object),
-            "neg": pd.Series(negatives, index=frame.index, dtype=object),
-            "pos_scores": pd.Series([[score] for score in frame["positive"]], index=frame.index, dtype=object),
-            "neg_scores": frame["scores"],
-        }
-    )
-
-
-def _sentence_transformers_table(frame: pd.DataFrame, options: Mine) -> pd.DataFrame:
-    """Return the columns that sentence-transformers reads: one for each negative, and a list of all scores."""
-    query = _with_reference(frame) if options.with_reference else _query_texts(frame)
-    columns = {"anchor": query, "positive": frame["target"]}
-    for draw in range(options.draws):
-        columns[f"negative_{draw + 1}"] = frame["negatives"].str[draw]
-    scores = [[positive, *others] for positive, others in zip(frame["positive"], frame["scores"], strict=True)]
-    columns["score"] = pd.Series(scores, index=frame.index, dtype=object)
-    return pd.DataFrame(columns)
-
-
-def _query_texts(frame: pd.DataFrame) -> "pd.Series[Any]":
-    """Return the queries' texts, or what embeddings in files call them."""
-    return frame["text" if "text" in frame else "query"]
-
-
-def _with_reference(frame: pd.DataFrame) -> "pd.Series[Any]":
-    """Return an object of text and reference image for each query: what sentence-transformers encodes together."""
-    if "reference" not in frame:
-        raise OptionError("--with-reference: embeddings in files name no reference images: mine a data set")
-    pairs = zip(frame["text"], frame["reference"], strict=True)
-    cells = [{"text": text, "image": image} for text, image in pairs]
-    return pd.Series(cells, index=frame.index, dtype=object)
 
 
 def _mine_dataset(options: Mine, sample: int) -> tuple[MinedNegatives, int]:
@@ -380,3 +303,83 @@ def _column(file: Path) -> list[Any]:
     if array.ndim != 1:
         raise ValueError(f"expected [Q] rows or ids, got {array.shape}")
     return list(array.tolist())
+
+
+# --- formats -------------------------------------------------------------------------------------------------------
+
+
+def _drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
+    """Drop repeated negatives of each query, with their scores: draws repeat if a pool holds fewer images."""
+    distinct = frame.copy()
+    negatives = []
+    scores = []
+    for query_negatives, query_scores in zip(frame["negatives"], frame["scores"], strict=True):
+        score_of = dict(zip(query_negatives, query_scores, strict=True))
+        negatives.append(list(score_of))
+        scores.append(list(score_of.values()))
+    distinct["negatives"] = pd.Series(negatives, dtype=object)
+    distinct["scores"] = pd.Series(scores, dtype=object)
+    return distinct
+
+
+def _shape_table(frame: pd.DataFrame, options: Mine) -> pd.DataFrame:
+    """Convert the table to the requested format; rows of fixed length omit queries with too few, or that fell back."""
+    if options.format == "triplets":
+        columns = [name for name in ("query", "reference", "text", "target", "fallback") if name in frame]
+        long = frame[[*columns, "negatives", "scores"]].explode(["negatives", "scores"])
+        return long.rename(columns={"negatives": "negative", "scores": "score"}).astype({"score": float})
+    if options.format == "flagembedding":
+        return _flag_embedding_table(_full_rows(frame, 1))
+    if options.format == "sentence-transformers":
+        return _sentence_transformers_table(_full_rows(frame, options.draws), options)
+    return frame
+
+
+def _full_rows(frame: pd.DataFrame, least: int) -> pd.DataFrame:
+    """Return the queries that have `least` negatives and did not fall back. Raises DataError if there is none."""
+    counts = frame["negatives"].map(len)
+    full = frame[(counts >= least) & (frame["fallback"] == NO_FALLBACK)]
+    if full.empty:
+        raise DataError(f"no query has {least} different negatives without a fallback: lower --draws")
+    return full
+
+
+def _flag_embedding_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns that FlagEmbedding reads: lists of positives and of negatives."""
+    negatives = []
+    for images in frame["negatives"]:
+        negatives.append([str(image) for image in images])
+    return pd.DataFrame(
+        {
+            "query": _query_texts(frame).map(str),
+            "pos": pd.Series([[str(image)] for image in frame["target"]], index=frame.index, dtype=object),
+            "neg": pd.Series(negatives, index=frame.index, dtype=object),
+            "pos_scores": pd.Series([[score] for score in frame["positive"]], index=frame.index, dtype=object),
+            "neg_scores": frame["scores"],
+        }
+    )
+
+
+def _sentence_transformers_table(frame: pd.DataFrame, options: Mine) -> pd.DataFrame:
+    """Return the columns that sentence-transformers reads: one for each negative, and a list of all scores."""
+    query = _with_reference(frame) if options.with_reference else _query_texts(frame)
+    columns = {"anchor": query, "positive": frame["target"]}
+    for draw in range(options.draws):
+        columns[f"negative_{draw + 1}"] = frame["negatives"].str[draw]
+    scores = [[positive, *others] for positive, others in zip(frame["positive"], frame["scores"], strict=True)]
+    columns["score"] = pd.Series(scores, index=frame.index, dtype=object)
+    return pd.DataFrame(columns)
+
+
+def _query_texts(frame: pd.DataFrame) -> "pd.Series[Any]":
+    """Return the queries' texts, or what embeddings in files call them."""
+    return frame["text" if "text" in frame else "query"]
+
+
+def _with_reference(frame: pd.DataFrame) -> "pd.Series[Any]":
+    """Return an object of text and reference image for each query: what sentence-transformers encodes together."""
+    if "reference" not in frame:
+        raise OptionError("--with-reference: embeddings in files name no reference images: mine a data set")
+    pairs = zip(frame["text"], frame["reference"], strict=True)
+    cells = [{"text": text, "image": image} for text, image in pairs]
+    return pd.Series(cells, index=frame.index, dtype=object)
