@@ -13,7 +13,8 @@ from safetensors import safe_open
 
 import negbench
 from negbench.analysis.verdicts import negatives_of
-from negbench.store.runfolder import RunFolder, RunRecord
+from negbench.store.run_record import RunRecord, check_types
+from negbench.store.runfolder import RunFolder
 from tests.made import group
 
 FILE = Path(negbench.__file__).with_name("result.schema.json")
@@ -63,6 +64,19 @@ def test_what_is_not_of_the_schema_is_refused(results, subtests):
     for flaw in [*flaws, {"seconds": {"train": "1"}}]:
         with subtests.test(flaw=flaw), pytest.raises(ValidationError):
             RunRecord.model_validate_json(json.dumps({**results[0], **flaw}))
+
+
+def test_a_result_of_another_version_may_have_other_fields(results):
+    older = {key: value for key, value in results[0].items() if key not in ("regime", "features")}
+    check_types(older)
+    check_types({**older, "unknown": 1})
+
+
+@pytest.mark.parametrize("field", ["metrics", "steps", "remarks"])
+def test_a_result_of_any_version_has_what_tables_need(results, field):
+    incomplete = {key: value for key, value in results[0].items() if key != field}
+    with pytest.raises(ValueError, match=f"{field}: Field required"):
+        check_types(incomplete)
 
 
 def test_unknown_numbers_are_null(results, tmp_path):

@@ -20,7 +20,8 @@ from negbench.analysis.shown import cells_of, per_query, shown_results, shown_ve
 from negbench.analysis.verdict_record import Estimate, StatisticsRecord, read_flat, read_verdicts, write_verdicts
 from negbench.analysis.verdicts import Rules, seed_text, tables_of, verdicts_of
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.grid.comparison import ComparisonFolder, ComparisonRecord
+from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.comparison_record import ComparisonRecord
 from negbench.machine.files import write_json
 from tests.made import cell, group, outcome_of, rank_anew, verdict
 from tests.report.test_verdicts import group_of, ranks_of
