@@ -89,7 +89,6 @@ class ScoreView:
         - "text": the query's scores by its text alone, under the current model.
         - "guide": scores under another backbone, or the run's own as loaded, or from a file of scores (`mining.guide`).
         - "judge": cosine to the target image under another backbone, or from a file of scores (`mining.judge`).
-
         - "listed": 1 for the images that the data, or the strategy's own `file`, list as negatives of the query.
 
         A file need not score every pair: a missing one is NaN, which compares as false with anything.

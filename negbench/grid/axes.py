@@ -10,8 +10,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
 from negbench.errors import OptionError, short_repr
-from negbench.grid.axis import AXES, Axis, Value, names_of_keys, parse_dial, point_text
-from negbench.grid.setting import COMMON_SETTING, OWN_SETTING, TAU
+from negbench.grid.axis import Axis, Value, parse_dial
+from negbench.grid.setting import COMMON_SETTING, OWN_SETTING
 from negbench.metrics.fixed import OFFLINE
 from negbench.plugins.registry import SECTIONS, option_defaults, registry
 from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config
@@ -269,34 +269,6 @@ def split_list(value: Any, option: str) -> list[Any]:
     if not entries:
         raise OptionError(f"{option} {short_repr(value)} names nothing: give one or several, with commas between")
     return list(entries)
-
-
-def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a cell's columns of comparison.json: a text for each axis of `AXES`, then typed values.
-
-    The texts name tables and rows, and seed the intervals.
-
-    Args:
-        config: of the cell.
-        dataset: name of its data.
-        columns: values of the axes that the configuration does not tell: dials, budgets, numbers of negatives, system,
-            settings. Texts for strategy, loss, backbone or data set replace its own.
-    """
-    dials = {key: value for key, value in columns.items() if "." in key}
-    varied = {*dials}
-    if columns.get("settings") in (COMMON_SETTING, OWN_SETTING):
-        varied.add(TAU)  # which trials choose
-    texts = labels_of_config(config, varied)
-    if "num_negatives" in columns:
-        texts["strategy"] += f" x{columns['num_negatives']}"
-    if dials:
-        texts["point"] = point_text(names_of_keys(list(dials)), list(dials.values()))
-    texts["dataset"] = dataset
-    for axis in AXES:
-        if axis in columns:
-            texts[axis] = str(columns[axis])
-    typed = {key: value for key, value in columns.items() if key not in AXES}
-    return {**texts, "plugin": config.strategy.name, **typed}
 
 
 def labels_of_config(config: ResolvedConfig, varied: Collection[str] = ()) -> dict[str, str]:

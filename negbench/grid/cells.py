@@ -1,7 +1,7 @@
-"""Cells: the runs of a comparison, claims or a study's final comparison, planned and computed the same way.
+"""Cells of a comparison, of claims or of a study's final comparison, planned and computed the same way.
 
-A cell is an ordinary run, found again by its hash: a rerun command computes only missing cells, and comparisons share
-the cells that they have in common.
+A cell is a run's place in a comparison; comparisons share the runs that their cells have in common. A run is found
+again by its hash: a rerun command computes only missing ones.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pathlib import Path
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.grid.axes import cell_columns
-from negbench.grid.axis import AXES, Value, names_of, short
+from negbench.grid.axes import labels_of_config
+from negbench.grid.axis import AXES, Value, names_of, names_of_keys, point_text, short
+from negbench.grid.setting import COMMON_SETTING, OWN_SETTING, TAU
 from negbench.loop.runs import plan_run
 from negbench.loop.types import PlannedRun
 from negbench.settings.config import ResolvedConfig, RunConfig
@@ -117,6 +118,34 @@ def plan_cells(
             cells.append(cell)
             advance(1)
     return _shorten_labels(cells)
+
+
+def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a cell's columns of comparison.json: a text for each axis of `AXES`, then typed values.
+
+    The texts name tables and rows, and seed the intervals.
+
+    Args:
+        config: of the cell.
+        dataset: name of its data.
+        columns: values of the axes that the configuration does not tell: dials, budgets, numbers of negatives, system,
+            settings. Texts for strategy, loss, backbone or data set replace its own.
+    """
+    dials = {key: value for key, value in columns.items() if "." in key}
+    varied = {*dials}
+    if columns.get("settings") in (COMMON_SETTING, OWN_SETTING):
+        varied.add(TAU)  # which trials choose
+    texts = labels_of_config(config, varied)
+    if "num_negatives" in columns:
+        texts["strategy"] += f" x{columns['num_negatives']}"
+    if dials:
+        texts["point"] = point_text(names_of_keys(list(dials)), list(dials.values()))
+    texts["dataset"] = dataset
+    for axis in AXES:
+        if axis in columns:
+            texts[axis] = str(columns[axis])
+    typed = {key: value for key, value in columns.items() if key not in AXES}
+    return {**texts, "plugin": config.strategy.name, **typed}
 
 
 def _shorten_labels(cells: Sequence[Cell]) -> list[Cell]:

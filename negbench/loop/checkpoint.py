@@ -25,7 +25,7 @@ class TrainingParts:
     """Objective, optimizer, schedule, scaler and random streams: checkpointed together with a `State`.
 
     Attributes:
-        objective: its backbone's trained parameters and buffers, its scalars and its memory are saved.
+        objective: its backbone's trained parameters and buffers, its scalars and its queue (`memory`) are saved.
         optimizer, schedule: with `state_dict`.
         scaler: scales fp16 losses.
         streams: purpose -> generator.
@@ -61,7 +61,7 @@ class TrainingParts:
         return end + PAUSE * (end - start)
 
     def moment(self) -> tuple[dict[str, Tensor], Tensor]:
-        """Return what a step may change before it changes the weights: the queue, and the global generator."""
+        """Return what a step may change before it moves the weights: the queue (`memory`), the global generator."""
         return self.objective.memory.state_dict(), torch.get_rng_state()
 
     def go_back(self, moment: tuple[dict[str, Tensor], Tensor]) -> None:

@@ -18,7 +18,7 @@ from negbench.loop.assemble_team import READY, TeamTask, join
 from negbench.loop.checkpoint import seeded_randomness
 from negbench.loop.runs import open_run
 from negbench.loop.schedule import phases_of
-from negbench.loop.train import _step, training_parts
+from negbench.loop.train import train_step, training_parts
 from negbench.loop.types import State
 from negbench.machine.signals import ENDING
 from negbench.plugins.registry import registry
@@ -72,7 +72,7 @@ def _help(task: TeamTask) -> None:
                 run.backbone.train()
             elif what == "step":
                 batch, state.step = values
-                _step(run, parts, state, batch)
+                train_step(run, parts, state, batch)
 
 
 def _say(line: str) -> None:

@@ -27,12 +27,12 @@ def define_pools(now: ModelCache, phase: Phase, folder: RunFolder, generator: to
     config = now.run.config
     epoch = state.epoch
     draws_per_epoch = config.train.draws
-    end = next((refresh for refresh in phase.refreshes if refresh > epoch), phase.end)
+    end = next((later for later in phase.refreshes if later > epoch), phase.end)
     if phase.is_last:
         state.refresh += 1
-        refresh = config.schedule.refresh_counts[state.refresh]
+        refresh_count = config.schedule.refresh_counts[state.refresh]
     else:
-        refresh = phase.refreshes.index(epoch)
+        refresh_count = phase.refreshes.index(epoch)
     draws_per_interval = (end - epoch) * draws_per_epoch
     if not config.mining.redraw:
         draws_per_interval = draws_per_epoch  # they serve all its epochs
@@ -43,7 +43,7 @@ def define_pools(now: ModelCache, phase: Phase, folder: RunFolder, generator: to
         mined = mine(
             task,
             phase.mined,
-            refresh=refresh,
+            refresh=refresh_count,
             draws=draws_per_interval,
             per_epoch=draws_per_epoch if config.mining.replacement else None,
             generator=generator,
@@ -58,7 +58,7 @@ def define_pools(now: ModelCache, phase: Phase, folder: RunFolder, generator: to
     if phase.is_last:
         folder.write_table(f"mining-{state.refresh:02d}", mined.table())
         # the next refresh is compared with this one, or in a resumed run with that of the checkpoint
-        needed = {_file(folder, refresh) for refresh in (state.refresh, state.checkpointed)}
+        needed = {_file(folder, state.refresh), _file(folder, state.checkpointed)}
         for file in {*folder.path.glob("pools-*.bits")} - needed:
             delete(file)
     return mined

@@ -212,7 +212,7 @@ def train_epoch(
         progress: shows each step.
 
     Raises:
-        Stopped: after that step.
+        Stopped: after the step in which a signal comes or the time is up.
         NegbenchError: the mean is not finite.
         PausedError: memory is used up; the checkpoint has all steps before.
     """
@@ -236,7 +236,7 @@ def train_epoch(
         advance(len(state.losses))
         for batch in batches:
             try:
-                result = _step(run, parts, state, batch)
+                result = train_step(run, parts, state, batch)
             except PausedError:
                 save()
                 raise
@@ -259,28 +259,13 @@ def train_epoch(
     return _mean_loss(run, state)
 
 
-def _count_step(state: State, batch: Batch, result: StepResult) -> None:
-    state.losses.append(result.loss.detach() * len(batch.rows))
-    state.step += 1
-    state.negatives_seen += result.negative_count
-    if result.shared is not None:
-        state.statistics += shared_statistics(result.shared)
+def train_step(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> StepResult:
+    """Compute a batch's loss and gradients, and move the weights and the learning rate by one step.
 
-
-def _mean_loss(run: OpenRun, state: State) -> float:
-    """Return the mean loss over the queries of the epoch; raise NegbenchError if it is not finite."""
-    queries = min(len(run.scene.train.dataset.queries), steps_of_epoch(run) * run.config.train.batch_size)
-    losses = torch.stack([loss.to(run.precision.device) for loss in state.losses])
-    mean = float(losses.sum()) / queries
-    if not math.isfinite(mean):
-        raise NegbenchError(
-            f"the loss is {mean} in epoch {state.epoch + 1}: --set train.lr={run.config.train.lr / 10:g}, "
-            "or --set train.max_grad_norm=1"
-        )
-    return mean
-
-
-def _step(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> StepResult:
+    Raises:
+        NegbenchError: the loss has no gradient.
+        PausedError: memory is used up; weights, queue and random numbers are as before the step.
+    """
     run.team.announce("step", batch, state.step)
     before = parts.moment()
     try:
@@ -309,6 +294,28 @@ def _gradients(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -
     parts.objective.zero_grad()
     parts.objective.calls.backward(parts.scaler.scale(result.loss), list(parts.objective.parameters()))
     return result
+
+
+def _count_step(state: State, batch: Batch, result: StepResult) -> None:
+    """Add a step to the state: its loss, its negatives, and the statistics of those that its queries share."""
+    state.losses.append(result.loss.detach() * len(batch.rows))
+    state.step += 1
+    state.negatives_seen += result.negative_count
+    if result.shared is not None:
+        state.statistics += shared_statistics(result.shared)
+
+
+def _mean_loss(run: OpenRun, state: State) -> float:
+    """Return the mean loss over the queries of the epoch; raise NegbenchError if it is not finite."""
+    queries = min(len(run.scene.train.dataset.queries), steps_of_epoch(run) * run.config.train.batch_size)
+    losses = torch.stack([loss.to(run.precision.device) for loss in state.losses])
+    mean = float(losses.sum()) / queries
+    if not math.isfinite(mean):
+        raise NegbenchError(
+            f"the loss is {mean} in epoch {state.epoch + 1}: --set train.lr={run.config.train.lr / 10:g}, "
+            "or --set train.max_grad_norm=1"
+        )
+    return mean
 
 
 def _epoch_values(run: OpenRun, parts: TrainingParts, state: State, loss: float) -> dict[str, float]:

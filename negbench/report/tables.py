@@ -161,10 +161,12 @@ def _axis_tables(findings: Findings) -> Iterator[Table]:
     caption = _shared_labels(findings.results)
     if findings.point_axes and findings.verdicts:
         title = f"{metric} at every point; in brackets the ranks that the pairwise tests allow"
-        text = "Strategies with overlapping ranks are not separated; intervals are simultaneous over all pairs of a "
+        text = (
+            "Strategies with overlapping ranks are not separated; intervals are simultaneous over all pairs of a point."
+        )
         frame = points_frame(findings.point_axes, findings.main_verdicts, findings.groups)
         folded = tuple(short_names(findings.point_axes))
-        yield Table("points", title, frame, f"{text}point.", folded, section="best", caption=caption)
+        yield Table("points", title, frame, text, folded, section="best", caption=caption)
     settings = [chosen for chosen in read_chosen_settings(findings.document) if chosen.setting.temperature is not None]
     if settings and findings.verdicts:
         title = f"{metric} of every strategy at the common rate and temperature of its table, and at its own"

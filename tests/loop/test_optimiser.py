@@ -75,7 +75,7 @@ def test_a_short_batch_is_left_out(vector_sets, tmp_path, monkeypatch):
     """Of 48 queries 20, 20; the other eight differ from epoch to epoch; the loss is the mean over those that count."""
     rows: list[list[int]] = []
     losses: list[float] = []
-    step = train._step
+    step = train.train_step
 
     def note_step(run, parts, state, batch):
         result = step(run, parts, state, batch)
@@ -83,7 +83,7 @@ def test_a_short_batch_is_left_out(vector_sets, tmp_path, monkeypatch):
         losses.append(float(result.loss.detach()))
         return result
 
-    monkeypatch.setattr(train, "_step", note_step)
+    monkeypatch.setattr(train, "train_step", note_step)
     config = config_of(vector_sets, "in-batch", "train.batch_size=20", "train.drop_last=true", "train.epochs=3")
     result = run(config, tmp_path)
     assert [len(batch) for batch in rows] == [20] * 6

@@ -14,7 +14,7 @@ from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import seeded_randomness
 from negbench.loop.step_memory import Architecture, MemoryCount, StepRows, step_bytes
 from negbench.loop.step_plan import StepPlan
-from negbench.loop.train import _step, training_parts
+from negbench.loop.train import train_step, training_parts
 from negbench.loop.types import OpenRun, State
 from negbench.plugins.registry import registry
 from tests.runs import config_of, untrained
@@ -42,14 +42,14 @@ def measure_step(run: OpenRun) -> int:
     with seeded_randomness(0, torch.device("cpu")):
         run.backbone.train()
         first, second = list(epoch_batches(run, parts.objective, state, parts.streams, strategy))[:2]
-        _step(run, parts, state, first)
+        train_step(run, parts, state, first)
         state.step += 1
         count = MemoryCount()
         for parameter in run.backbone.parameters():
             if parameter.grad is not None:
                 count.add(parameter.grad)
         with count:
-            _step(run, parts, state, second)
+            train_step(run, parts, state, second)
     return count.peak
 
 
