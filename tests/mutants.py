@@ -22,11 +22,11 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.machinery import SourceFileLoader
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -276,8 +276,9 @@ def try_group(group: str, options: argparse.Namespace) -> str:
     if outcome != "survived":
         sys.exit(f"{group}: the tests fail without a fault: {outcome} {test}")
     counts = Counter[str]()
-    with ThreadPoolExecutor(options.jobs) as pool:
-        outcomes = pool.map(partial(attempt, seconds=options.seconds), mutants)
+    # no ThreadPoolExecutor: each process that a test forks would wait, at its end, for the pool's thread, and fail
+    with ThreadPool(options.jobs) as pool:
+        outcomes = pool.imap(partial(attempt, seconds=options.seconds), mutants)
         for mutant, (outcome, test) in zip(mutants, outcomes, strict=True):
             counts[outcome] += 1
             print(f"{outcome:9} {mutant}  {test}", flush=True)

@@ -4,7 +4,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +19,16 @@ def half(rows: list[int], top: int = 2) -> float:
         raise ValueError(f"want {top + 1}")
     rows.append(-1)
     return sum(rows) / 2
+"""
+
+FORKING_TEST = """
+from multiprocessing import get_context
+
+def test_a_forked_process_ends_well():
+    process = get_context("fork").Process(target=print)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 """
 
 
@@ -71,3 +81,13 @@ def test_a_group_names_files_that_exist(mutants):
     for name, group in mutants.GROUPS.items():
         assert [pattern for pattern in group["sources"] if not list(mutants.ROOT.glob(pattern))] == [], name
         assert [path for path in group["tests"] if not (mutants.ROOT / path).exists()] == [], name
+
+
+def test_tests_of_a_mutant_may_fork_processes(mutants, tmp_path, monkeypatch):
+    file = tmp_path / "test_fork.py"
+    file.write_text(FORKING_TEST, encoding="utf-8")
+    path = mutants.ROOT / "negbench" / "errors.py"
+    no_fault = mutants.Mutant(path, 1, "no fault", path.read_text(encoding="utf-8"), (str(file),))
+    monkeypatch.setattr(mutants, "sample_of", lambda *_: ([no_fault], 1))
+    options = SimpleNamespace(sample=1, seed=0, only="", jobs=1, seconds=60)
+    assert mutants.try_group("losses", options).endswith("   0 killed,   1 survived")
