@@ -5,6 +5,7 @@ import signal
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -63,6 +64,22 @@ def test_each_worker_has_a_gpu_of_its_own():
         again = [event.value for event in executor.run(device_of, ["die", 2, 3]) if event.kind != "note"]
     assert sorted(used) == ["4", "4", "MIG-6"]
     assert sorted(again)[:2] != ["MIG-6", "MIG-6"]
+
+
+@pytest.mark.parametrize(
+    ("used_slots", "want"),
+    [((), (0, "4")), ((0,), (1, "MIG-6")), ((0, 1), (2, "4")), ((1, 2), (0, "4")), ((0, 2), (1, "MIG-6"))],
+)
+def test_a_new_worker_takes_the_lowest_free_slot_and_its_gpu(used_slots, want, monkeypatch):
+    """The worker of a lower slot may have died before one of a higher slot."""
+
+    def start(function: object, preload: object, slot: int, environment: dict[str, str]) -> tuple[int, str]:
+        return slot, environment["CUDA_VISIBLE_DEVICES"]
+
+    monkeypatch.setattr("negbench.grid.executors._Worker.start", start)
+    executor = Processes(4, devices=("4", "MIG-6"))
+    active = [SimpleNamespace(slot=slot) for slot in used_slots]
+    assert executor._new_worker(device_of, active) == want
 
 
 @pytest.mark.parametrize(
