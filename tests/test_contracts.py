@@ -125,6 +125,8 @@ def test_a_strategy_must_define_pool():
 
 DECLARED: list[tuple[type, dict[str, object], str]] = [
     (Strategy, {"scope": "batch"}, "Mine: subclass negbench.BatchStrategy"),
+    (Strategy, {"scope": "both"}, "Mine: subclass negbench.BatchStrategy"),
+    (BatchStrategy, {"scope": "both"}, "Mine: subclass negbench.BatchStrategy"),
     (Strategy, {"corrupts": ("target",)}, "do not set `scope`"),
     (Strategy, {"scope": "batch", "corrupts": ("target",)}, "Mine: subclass negbench.BatchStrategy"),
     (BatchStrategy, {"scope": "corpus"}, "Mine: subclass negbench.BatchStrategy"),

@@ -61,7 +61,8 @@ class Strategy(ABC):
         """Raise OptionError or UnknownNameError if a subclass declares something unknown."""
         super().__init_subclass__(**options)
         of_batch = any(base.__name__ == "BatchStrategy" for base in cls.__mro__)  # itself, too
-        if of_batch != (cls.scope == "batch") or of_batch != hasattr(cls, "corrupts"):
+        scope = "batch" if of_batch else "corpus"
+        if cls.scope != scope or of_batch != hasattr(cls, "corrupts"):
             raise OptionError(
                 f"{cls.__name__}: subclass negbench.BatchStrategy for a batch strategy, negbench.Strategy "
                 "for a corpus strategy; do not set `scope`"
