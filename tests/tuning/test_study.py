@@ -277,6 +277,12 @@ def test_mlflow_statuses(vector_sets, tmp_path, before_training, install_pruner)
     assert trials[3].data.metrics["objective/recall"] == book.frozen()[3].value
 
 
+def test_the_copy_of_a_trial_has_the_settings_of_its_first_seed(vector_sets, tmp_path):
+    small_study(vector_sets, tmp_path, trials=1, seeds=2, uri=default_uri(tmp_path))
+    (trial,) = [run for run in mlflow_runs(tmp_path, "s") if run.data.tags["negbench.kind"] == "trial"]
+    assert trial.data.params["seed"] == "0"
+
+
 def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, capsys, run_command):
     """The store is down during a study of an option whose name MLflow does not take."""
     base = load_config(flags={"strategy": {"name": "shifted-top-k"}}, sets=[*vector_sets, *DEV])
