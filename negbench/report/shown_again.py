@@ -2,18 +2,17 @@
 
 A command that finds everything computed would import torch and plan every run again to learn that. Once a command has
 ended, it is therefore called a second time, silently, and what this call prints is cached. It depends on the options
-and their recipe, on the code, negbench's and that of installed packages, on the stored runs, and on how the console
-prints: all are compared first. Where runs read files (data, weights, lists, plug-ins), only planning checks these:
-nothing is cached then.
+and their recipe, on the code, negbench's and that of installed packages, on every file of the result and of its runs,
+and on how the console prints: all are compared first. Where runs read other files (data, weights, lists) or plug-ins
+are named, only planning checks these: nothing is cached then.
 """
 
 import hashlib
 import json
 import logging
 import os
-import site
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,24 +20,25 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
 
-from negbench.analysis.unchanged import files_made_here
 from negbench.display import NOTE, log, notes
-from negbench.errors import NegbenchError
+from negbench.errors import DataError, NegbenchError
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
 from negbench.machine.contents import stamp
+from negbench.machine.received import read_bytes
+from negbench.machine.signals import Stopped
 from negbench.plugins import syntax
 from negbench.settings.layers import read_recipe
 from negbench.settings.options import Compare, Study
 from negbench.store.runfolder import RunFolder
 
 _PARTS = ("negbench", "negbench.strategies", "negbench.backbones", "negbench.recipes")  # where negbench's files lie
-_VARIABLES = ("NEGBENCH_", "CUDA_")  # beginnings of the names of variables that commands read
+# beginnings of the names of variables that planning reads; those of MLflow and of the hub concern what is not cached
+_VARIABLES = ("NEGBENCH_", "CUDA_")
 _TIME_LIMIT = "NEGBENCH_UNTIL"  # of `--max-hours`: it changes nothing that is finished
-_COPY_NOTE = "mlflow.json"  # lists what was copied to MLflow; the store itself is asked each time
-_READ_OF_RUN = ("config.json", "result.json", "metrics.jsonl")  # what tables are made from
-_TRIALS = "-rates"
-_SUFFIXES = ("", _TRIALS, "-final")  # of the folders that one command writes
+_SUFFIXES = ("", "-rates", "-final")  # of the folders that one command writes
+_CREATES_STUDY = b'{"op_code":0,'  # beginning of a line of an Optuna journal
+_CHANGING = (files.SUMS, "mlflow.json")  # each copy to MLflow adds to them; the store itself is asked each time
 
 CommandOptions = TypeVar("CommandOptions", Compare, Study)
 
@@ -49,7 +49,7 @@ class _Printed(BaseModel):
     Attributes:
         folder: name of the result's folder.
         conditions: hash of code, recipe, variables and console.
-        folders: name of each folder that the command writes -> hash of its files and its runs' files.
+        folders: name of each folder that the command writes -> hash of its files and of those of its runs.
         notes: remarks that it logs.
         text: what it prints, with the console's colours.
     """
@@ -91,20 +91,25 @@ def show_or_compute(
                 _print_cached(cached, runs, console, options.tracking_uri)
                 return runs / cached.folder
     path = command(options, console)
-    with suppress(NegbenchError, OSError):  # the result is complete; it is only not cached
+    with suppress(NegbenchError, OSError, KeyboardInterrupt, Stopped):  # the result is complete; it is only not cached
         if _may_be_cached(options, path):
             # a second call prints other lines than the one that computed ("already finished"): call it now, silently
-            printed = _print_second_call(options, console, command, conditions)
+            printed = _print_second_call(options, console, command, conditions, path)
             if printed is not None:
-                files.write_text(file, printed.model_dump_json())
+                files.write_json(file, printed.model_dump())
     return path
 
 
 def _file_of(options: CommandOptions) -> Path:
-    """Return the cache's file: one for each command line and current folder."""
+    """Return the cache's file: one for each command line and current folder.
+
+    An option that was given at its default value counts, as it overrides a recipe.
+    """
+    given = {name: getattr(options, name) for name in sorted(options.model_fields_set)}
     runs = files.runs_dir(options.runs_dir)
-    command = [type(options).__name__, str(Path.cwd()), str(runs), options.model_dump_json()]
-    return files.cache_dir() / "printed" / f"{hashlib.sha256(json.dumps(command).encode()).hexdigest()}.json"
+    command = repr([type(options).__name__, str(Path.cwd()), str(runs), given])
+    digest = hashlib.sha256(command.encode(errors="surrogateescape")).hexdigest()
+    return files.cache_dir() / "printed" / f"{digest}.json"
 
 
 def _read(file: Path) -> _Printed | None:
@@ -135,49 +140,66 @@ def _print_cached(cached: _Printed, runs: Path, console: Console, tracking_uri: 
 
 
 def _may_be_cached(options: CommandOptions, path: Path) -> bool:
-    """Whether what is printed depends only on what is hashed: no cell is missing, and no run or trial reads files.
+    """Whether what is printed depends only on what is compared, and a second call has nothing to compute.
 
     Args:
         options: of the command.
         path: folder of the result.
     """
+    recipe = _recipe_of(options)
+    merged = options.over(recipe.get(type(options).__name__.lower()), "recipe")
+    if options.plugin or recipe.get("plugins"):
+        return False
+    if merged.executor != "pool":  # other machines may still compute
+        return False
+    if merged.budget is not None:  # each call has it anew
+        return False
+    if isinstance(merged, Compare):
+        if merged.tuned is not None:  # its trials lie in studies of their own
+            return False
+    elif merged.storage is not None or _has_failed_trials(path):  # these are tried again
+        return False
+    runs = _runs_of(path)
+    return bool(runs) and not any(_depends_on_files(run) for run in runs)
+
+
+def _recipe_of(options: CommandOptions) -> dict[str, Any]:
+    """Return the recipe's settings; {} without one."""
+    return {} if options.recipe is None else read_recipe(options.recipe)
+
+
+def _has_failed_trials(study: Path) -> bool:
+    from negbench.tuning.book import open_book
+
+    return open_book(study.parent, study.name).counts()["failed"] > 0
+
+
+def _depends_on_files(run: Path) -> bool:
     from negbench.loop.runs import DATA, depends_on_files
     from negbench.settings.config import resolve
 
-    if options.executor != "pool":  # other machines may still compute
-        return False
-    if isinstance(options, Study) and options.storage is not None:  # its trials lie in a database
-        return False
-    if isinstance(options, Compare) and options.tuned is not None:  # its trials lie in studies of their own
-        return False
-    runs = path.parent
-    names: dict[str, None] = {}
-    for folder in _folders_of(path):
-        if (folder / "comparison.json").exists():
-            document = ComparisonFolder(folder).read()
-            if any(row["run"] is None for row in document["cells"]):
-                return False
-            if folder.name != path.name + _TRIALS and not files_made_here(runs, folder.name):
-                return False
-            names |= dict.fromkeys(_runs_of(document))
-    return not any(depends_on_files(resolve(RunFolder(runs / run).config), DATA) for run in names)
+    return depends_on_files(resolve(RunFolder(run).config), DATA)
 
 
 def _print_second_call(
-    options: CommandOptions, console: Console, command: Callable[[CommandOptions, Console], Path], conditions: str
+    options: CommandOptions,
+    console: Console,
+    command: Callable[[CommandOptions, Console], Path],
+    conditions: str,
+    path: Path,
 ) -> _Printed | None:
     """Call the command a second time, and return what it prints, to be cached.
 
-    None if it warns, e.g. of an MLflow store that does not answer: the next call may print something else.
+    None if the next call may print something else: if this one warns, e.g. of an MLflow store that does not answer, or
+    if another command has changed the result meanwhile.
     """
     collector = _Collector()
+    folders = _hash_folders(path)
     with collector.instead_of_handlers(), console.capture() as capture:
-        path = command(options, console)
-    if collector.warned:
+        command(options, console)
+    if collector.warned or _hash_folders(path) != folders:
         return None
-    return _Printed(
-        folder=path.name, conditions=conditions, folders=_hash_folders(path), notes=collector.notes, text=capture.get()
-    )
+    return _Printed(folder=path.name, conditions=conditions, folders=folders, notes=collector.notes, text=capture.get())
 
 
 class _Collector(logging.Handler):
@@ -221,21 +243,20 @@ class _Collector(logging.Handler):
 
 
 def _hash_conditions(options: CommandOptions, console: Console) -> str:
-    """Hash code and recipe, the variables that commands read, and how the console prints."""
-    recipe = {} if options.recipe is None else read_recipe(options.recipe)
+    """Hash code and recipe, the variables that planning reads, and how the console prints."""
     variables = []
     for name, value in sorted(os.environ.items()):
         if name.startswith(_VARIABLES) and name != _TIME_LIMIT:
             variables.append([name, value])
-    prints = [console.width, console.color_system, console.is_terminal, console.soft_wrap, console.quiet, log.level]
-    conditions = [_hash_code(), recipe, variables, prints]
+    lines: list[object] = [console.width, console.is_terminal, console.soft_wrap, console.quiet]
+    prints = [*lines, console.color_system, console.encoding, log.level]
+    conditions = [_hash_code(), _recipe_of(options), variables, prints]
     return hashlib.sha256(json.dumps(conditions, default=str).encode()).hexdigest()
 
 
 def _hash_code() -> str:
-    """Hash negbench's files, and the times of the folders of packages, which change where one is installed."""
-    packages = [stamp(folder) for folder in (*site.getsitepackages(), site.getusersitepackages())]
-    digest = hashlib.sha256(json.dumps([sys.version, sys.path, packages]).encode())
+    """Hash negbench's files, and which packages are installed."""
+    digest = hashlib.sha256(json.dumps([sys.version, _packages()]).encode())
     for part in _PARTS:
         init = syntax.locate(part)
         assert init is not None, part
@@ -243,6 +264,16 @@ def _hash_code() -> str:
             if path.is_file() and "__pycache__" not in path.parts:
                 digest.update(f"{path.relative_to(init.parent)} {files.sha256_of(path)}\n".encode())
     return digest.hexdigest()
+
+
+def _packages() -> list[object]:
+    """Return the folder of each installed package's metadata, whose name holds the version, with its time."""
+    packages: list[object] = []
+    for folder in map(Path, sys.path):
+        if folder.is_dir():
+            metadata = [path for path in folder.iterdir() if path.suffix in (".dist-info", ".egg-info")]
+            packages += [[str(path), stamp(path)] for path in sorted(metadata)]
+    return packages
 
 
 def _is_current(cached: _Printed, runs: Path) -> bool:
@@ -254,8 +285,24 @@ def _is_current(cached: _Printed, runs: Path) -> bool:
 
 
 def _hash_folders(path: Path) -> dict[str, str]:
-    """Hash the folder of a result, and those that its command writes beside it, with their runs."""
-    return {folder.name: _hash_folder(folder) for folder in _folders_of(path)}
+    """Hash the folder of a result and those that its command writes beside it: their files, and those of their runs.
+
+    Raises:
+        NegbenchError: a file is damaged.
+        OSError: a file is missing.
+    """
+    folders = _folders_of(path)
+    stamps = []
+    for run in _runs_of(path):
+        stamps.append([str(run), _stamps_in(run)])
+    for folder in folders:
+        for trial in sorted(folder.glob("trials/*/")):  # of a study
+            stamps.append([str(trial), _stamps_in(trial)])
+    hashes = {}
+    for folder in folders:
+        rows = [stamps, _contents_in(folder)]
+        hashes[folder.name] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    return hashes
 
 
 def _folders_of(path: Path) -> list[Path]:
@@ -264,29 +311,45 @@ def _folders_of(path: Path) -> list[Path]:
     return [folder for folder in folders if folder.is_dir()]
 
 
-def _hash_folder(folder: Path) -> str:
-    """Hash one folder: the content of each file that it lists, its page, a study's journal, and what its runs hold.
+def _runs_of(path: Path) -> list[Path]:
+    """Return the folders of the runs of a result: of its cells and, of a study, of its trials."""
+    runs: dict[Path, None] = {}
+    for folder in _folders_of(path):
+        if (folder / "comparison.json").exists():
+            names = [row["run"] for row in ComparisonFolder(folder).cells()]
+            runs |= dict.fromkeys(folder.parent / name for name in names)
+        runs |= dict.fromkeys(sorted(folder.glob("cells/*/")))
+    return list(runs)
 
-    Ranks, weights and draws are not read: as in planning, their sizes and the hashes beside them are compared, which
-    `files_made_here` does.
+
+def _contents_in(folder: Path) -> list[list[str]]:
+    """Return path and hash of each file of a folder and its page, which a command may write anew with equal contents.
+
+    Raises:
+        DataError: a file does not fit the hash that is listed beside it, or is a link that leads out.
     """
-    rows: list[object] = []
-    for file in sorted({*files.names_in(folder), "study.json", "optuna.journal"} - {_COPY_NOTE}):
-        rows.append([file, _content_of(folder / file)])
-    if (folder / "comparison.json").exists():
-        runs = folder.parent
-        document = ComparisonFolder(folder).read()
-        rows += files_made_here(runs, folder.name)  # [] if one of them, or a run, was changed, or made elsewhere
-        for run in _runs_of(document):
-            rows += [_content_of(runs / run / file) for file in _READ_OF_RUN]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    damaged = files.flaws_in(folder)
+    if damaged.missing or damaged.damaged:
+        raise DataError(f"{folder} is damaged")
+    rows = []
+    for path in sorted([*folder.glob("*"), *folder.glob("report/**/*")]):
+        if path.is_file() and path.name not in _CHANGING:
+            files.check_inside(path)
+            content = _hash_journal(path) if path.name == "optuna.journal" else files.sha256_of(path)
+            rows.append([path.relative_to(folder).as_posix(), content])
+    return rows
 
 
-def _content_of(file: Path) -> str:
-    """Return the SHA-256 of a file; empty if there is none."""
-    return files.sha256_of(file) if file.exists() else ""
+def _hash_journal(path: Path) -> str:
+    """Hash an Optuna journal without the lines that create the study, of which each opening adds one."""
+    lines = read_bytes(path).splitlines()
+    return hashlib.sha256(b"\n".join(line for line in lines if not line.startswith(_CREATES_STUDY))).hexdigest()
 
 
-def _runs_of(document: Mapping[str, Any]) -> list[str]:
-    """Return the names of a comparison's finished runs, each once; its trials are cells of a folder of their own."""
-    return list(dict.fromkeys(row["run"] for row in document["cells"] if row["run"]))
+def _stamps_in(run: Path) -> list[list[object]]:
+    """Return name, kind, size, times and inode of each file of a run, which nothing writes once it is finished."""
+    rows: list[list[object]] = []
+    for path in sorted(run.iterdir()):
+        status = path.lstat()  # of a link itself: one that was put in place of a file is found
+        rows.append([path.name, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino])
+    return rows

@@ -7,17 +7,22 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from negbench import api
 from negbench.machine.files import cache_dir, sha256_of
 from negbench.plugins import syntax
+from negbench.plugins.registry import registry
 from negbench.report import shown_again
+from negbench.settings.options import Compare
+from tests.plugin_file import PLUGIN
 from tests.runs import flags_of
 from tests.vector_files import write_vectors
 
@@ -45,11 +50,14 @@ class Scene:
         folder: the current folder; `runs` lies in it.
         run_command: the fixture.
         calls: of `api.compare` and `api.study`.
+        study: words of the command of a study.
+        flags: of the comparison.
     """
 
     folder: Path
     run_command: Callable[..., Any]
     calls: list[tuple[Any, ...]]
+    study: list[str] = field(default_factory=list)
     flags: list[str] = field(default_factory=lambda: [*WORLD, "--lr", "fixed", "--name", "duel"])
 
     def show(self, *more: str) -> Any:
@@ -234,14 +242,22 @@ def test_all_modules_of_negbench_lie_in_the_parts_that_are_hashed(shown):
             assert any(Path(file).is_relative_to(folder) for folder in folders), name
 
 
-def test_an_installed_package_is_planned_in_full(shown, tmp_path, monkeypatch):
-    packages = tmp_path / "site-packages"
+@pytest.mark.parametrize("again", [False, True], ids=["installed", "installed again"])
+def test_an_installed_package_is_planned_in_full(again, shown, monkeypatch):
+    """Also one outside of site-packages, and one whose version stays."""
+    packages = shown.folder / "packages"
+    metadata = packages / "plug_in-1.0.dist-info"
     packages.mkdir()
-    monkeypatch.setattr(shown_again.site, "getsitepackages", lambda: [str(packages)])
+    if again:
+        metadata.mkdir()
+    monkeypatch.syspath_prepend(str(packages))
     shown.show()
     shown.show()
     assert shown.calls == []
-    (packages / "plug_in-1.0.dist-info").mkdir()
+    if again:
+        (metadata / "entry_points.txt").touch()
+    else:
+        metadata.mkdir()
     shown.show()
     assert len(shown.calls) == TWICE
 
@@ -285,26 +301,113 @@ def test_trials_that_chose_a_rate_are_compared(scene):
     assert trials.exists()
 
 
-def _with_vectors(scene: Scene) -> list[str]:
-    return [*flags_of([*write_vectors(scene.folder / "own"), "train.epochs=2", "train.batch_size=16"]), "--lr=fixed"]
+def _vectors(scene: Scene) -> list[str]:
+    return flags_of([*write_vectors(scene.folder / "own"), "train.epochs=2", "train.batch_size=16"])
 
 
-def _verbose(scene: Scene) -> list[str]:
+def _data_in_files(scene: Scene) -> list[str]:
+    return [*_vectors(scene), "--lr=fixed"]
+
+
+def _times(scene: Scene) -> list[str]:
     return [*WORLD, "--lr=fixed", "-v"]
 
 
-def _tuned(scene: Scene) -> list[str]:
+def _tuning(scene: Scene) -> list[str]:
     return [*WORLD, "--lr=fixed", "--tuned", "1"]
 
 
-@pytest.mark.parametrize("flags_of_scene", [_with_vectors, _verbose, _tuned], ids=lambda make: make.__name__)
-def test_what_depends_on_more_is_never_stored(flags_of_scene, scene):
-    scene.flags = flags_of_scene(scene)
-    scene.show()
-    assert len(scene.calls) == 1
+def _tuning_of_a_recipe(scene: Scene) -> list[str]:
+    (scene.folder / "recipe.toml").write_text("[compare]\ntuned = 1\n", encoding="utf-8")
+    return [*WORLD, "--lr=fixed", "--recipe", "recipe.toml"]
+
+
+def _budget(scene: Scene) -> list[str]:
+    """Each call has it anew."""
+    return [*WORLD, "--lr=fixed", "--until", "decided", "--budget", "1s", "--max-seeds", "3"]
+
+
+def _plug_in_that_no_run_uses(scene: Scene) -> list[str]:
+    (scene.folder / "my_rule.py").write_text(PLUGIN, encoding="utf-8")
+    return [*WORLD, "--lr=fixed", "--plugin", "my_rule.py"]
+
+
+def _plug_in_of_a_recipe(scene: Scene) -> list[str]:
+    (scene.folder / "my_rule.py").write_text(PLUGIN, encoding="utf-8")
+    (scene.folder / "recipe.toml").write_text("plugins = ['my_rule.py']\n", encoding="utf-8")
+    return [*WORLD, "--lr=fixed", "--recipe", "recipe.toml"]
+
+
+NEVER_CACHED = (
+    _data_in_files,
+    _times,
+    _tuning,
+    _tuning_of_a_recipe,
+    _budget,
+    _plug_in_that_no_run_uses,
+    _plug_in_of_a_recipe,
+)
+
+
+@pytest.mark.parametrize("make_flags", NEVER_CACHED, ids=lambda make: make.__name__.strip("_"))
+def test_what_depends_on_more_is_never_cached(make_flags, scene, monkeypatch):
+    monkeypatch.setattr(registry, "_files", {})
+    monkeypatch.setattr(registry, "_classes", {})
+    scene.flags = [*make_flags(scene), "--name", "duel"]
     scene.show()
     assert len(scene.calls) == 1
     assert not (cache_dir() / "printed").exists()
+
+
+def test_an_option_at_its_default_overrides_a_recipe(scene):
+    (scene.folder / "recipe.toml").write_text("[compare]\nmargin = 7.0\n", encoding="utf-8")
+    scene.flags += ["--recipe", "recipe.toml"]
+    assert "a margin of 7" in scene.show().out
+    assert "a margin of 1" in scene.show("--margin", "1").out
+    assert "a margin of 7" in scene.show().out
+
+
+def test_a_link_in_place_of_a_file_of_a_run_is_found(shown):
+    path = shown.file("result.json")
+    outside = shown.folder / "result.json"
+    path.rename(outside)
+    path.symlink_to(outside)
+    error = shown.run_command(*DUEL, *shown.flags, "--tracking-uri", "none", code=2).err
+    assert "leads out" in error
+
+
+def test_what_another_command_changes_meanwhile_is_not_cached(scene, monkeypatch):
+    collect = shown_again._Collector.instead_of_handlers
+
+    @contextmanager
+    def change_then_collect(collector: Any) -> Iterator[None]:
+        with collect(collector):
+            yield
+        (scene.folder / "runs" / "duel" / "note.txt").touch()
+
+    monkeypatch.setattr(shown_again._Collector, "instead_of_handlers", change_then_collect)
+    scene.show()
+    assert len(scene.calls) == TWICE
+    assert not (cache_dir() / "printed").exists()
+
+
+def test_an_interrupted_second_call_leaves_a_finished_result(scene, monkeypatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shown_again, "_print_second_call", interrupt)
+    assert "answer" in scene.show().out
+
+
+def test_another_encoding_is_printed_anew(shown, monkeypatch):
+    monkeypatch.setattr(Console, "encoding", "ascii")
+    shown.show()
+    assert len(shown.calls) == TWICE
+
+
+def test_a_folder_whose_name_is_no_utf_8_has_a_file():
+    names = {shown_again._file_of(Compare(runs_dir=Path(name))).name for name in ("runs", "runs\udcff", "runs\udcfe")}
+    assert len(names) == 3
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_else(scene):
@@ -313,13 +416,6 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(scene):
     scene.show()
     assert "answer" in scene.show().out
     assert len(scene.calls) == TWICE
-
-
-def test_results_that_nothing_vouches_for_are_never_stored(scene):
-    (scene.folder / "cache").mkdir()
-    (scene.folder / "cache" / "made-here").write_text("", encoding="utf-8")
-    scene.show()
-    assert len(scene.calls) == 1
 
 
 def test_a_store_that_lacks_a_copy_gets_it(scene):
@@ -395,7 +491,9 @@ class TestAStudy:
 
         def show(*more: str) -> Any:
             scene.calls.clear()
-            return scene.run_command(*command, *flags, *more)
+            return scene.run_command(*scene.study, *more)
+
+        scene.study = [*command, *flags]
 
         show()
         assert len(scene.calls) == TWICE
@@ -409,13 +507,17 @@ class TestAStudy:
         assert "what the study found" in again.out
 
     def test_with_another_trial_is_planned_in_full(self, study, scene):
+        """Opened once more, for the journal has one line more, it is the same."""
         journal = scene.folder / "runs" / "s" / "optuna.journal"
         lines = journal.read_text(encoding="utf-8").splitlines(keepends=True)
-        journal.write_text("".join([*lines, lines[-1]]), encoding="utf-8")
-        try:
+        journal.write_text("".join([*lines, lines[0]]), encoding="utf-8")
+        study()
+        assert scene.calls == []
+        last = next(line for line in reversed(lines) if '"op_code":6' in line)
+        journal.write_text("".join([*lines, last.replace('"state":1', '"state":0')]), encoding="utf-8")
+        with suppress(AssertionError):  # whatever Optuna says of it
             study()
-        finally:
-            assert scene.calls
+        assert scene.calls
 
     def test_with_another_final_comparison_is_planned_in_full(self, study, scene):
         answer = scene.folder / "runs" / "s-final" / "answer.md"
@@ -423,6 +525,22 @@ class TestAStudy:
         study()
         assert len(scene.calls) == TWICE
         assert "forged" not in answer.read_text(encoding="utf-8")
+
+    def test_whose_trials_are_gone_is_planned_in_full(self, study, scene):
+        shutil.rmtree(scene.folder / "runs" / "s" / "cells")
+        assert scene.run_command(*scene.study, code=2).err
+        assert scene.calls
+
+    def test_whose_list_of_hashes_is_forged_is_planned_in_full(self, study, scene):
+        sums = scene.folder / "runs" / "s" / "SHA256SUMS"
+        lines = sums.read_text(encoding="utf-8").replace("  study.json", "  study.jsn").splitlines()
+        sums.write_text("\n".join([*lines, f"{'1' * 64}  study.json", ""]), encoding="utf-8")
+        assert "study.json" in scene.run_command(*scene.study, code=2).err
+
+    def test_of_files_without_final_runs_is_never_cached(self, scene):
+        command = ["study", "--strategy", "top-k", "--search", "strategy.k=5:9", "--trials", "1", "--final-seeds", "0"]
+        scene.run_command(*command, *_vectors(scene), "--name", "s", "--tracking-uri", "none")
+        assert not (cache_dir() / "printed").exists()
 
     def test_in_another_storage_is_never_stored(self, study, scene):
         stored = list((cache_dir() / "printed").iterdir())
