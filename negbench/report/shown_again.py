@@ -90,9 +90,11 @@ def show_or_compute(
             if _is_current(cached, runs):
                 _print_cached(cached, runs, console, options.tracking_uri)
                 return runs / cached.folder
-    path = command(options, console)
+    collector = _Collector()
+    with collector.beside_handlers():
+        path = command(options, console)
     with suppress(NegbenchError, OSError, KeyboardInterrupt, Stopped):  # the result is complete; it is only not cached
-        if _may_be_cached(options, path):
+        if not collector.warned and _may_be_cached(options, path):
             # a second call prints other lines than the one that computed ("already finished"): call it now, silently
             printed = _print_second_call(options, console, command, conditions, path)
             if printed is not None:
@@ -221,6 +223,15 @@ class _Collector(logging.Handler):
             self.notes += map(str, record.args or ())
         else:
             self.warned = True
+
+    @contextmanager
+    def beside_handlers(self) -> Iterator[None]:
+        """Collect the warnings of this block, which are printed, too."""
+        log.addHandler(self)
+        try:
+            yield
+        finally:
+            log.removeHandler(self)
 
     @contextmanager
     def instead_of_handlers(self) -> Iterator[None]:
