@@ -1,6 +1,6 @@
 """Cells of a comparison, of claims or of a study's final comparison, planned and computed the same way.
 
-A cell is a run's place in a comparison; comparisons share the runs that their cells have in common. A run is found
+A cell is a run as part of a comparison; comparisons share the runs that their cells have in common. A run is found
 again by its hash: a rerun command computes only missing ones.
 """
 
