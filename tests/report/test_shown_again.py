@@ -1,4 +1,4 @@
-"""A finished result is shown again without planning, as it was printed; whatever may change it is compared first.
+"""A finished result is shown again without planning; whatever may change it is compared first.
 
 The tests count how often the command itself is called: once to compute, once for what is stored, never to show again.
 """
@@ -81,19 +81,19 @@ def scene(tmp_path, monkeypatch, run_command, spy_on) -> Scene:
 
 
 @pytest.fixture
-def shown(scene) -> Scene:
+def duel(scene) -> Scene:
     """Return the scene after the comparison was computed."""
     scene.show()
     assert len(scene.calls) == TWICE
     return scene
 
 
-def test_a_comparison_is_shown_again_as_a_plan_in_full_would_show_it(shown):
-    again = shown.show()
-    assert shown.calls == []
+def test_a_comparison_is_shown_again_as_a_plan_in_full_would_show_it(duel):
+    again = duel.show()
+    assert duel.calls == []
     shutil.rmtree(cache_dir() / "printed")
-    in_full = shown.show()
-    assert len(shown.calls) == TWICE
+    in_full = duel.show()
+    assert len(duel.calls) == TWICE
     assert (again.out, again.err) == (in_full.out, in_full.err)
     assert "4 already finished" in again.out
     assert "answer" in again.out
@@ -110,11 +110,11 @@ def test_notes_are_shown_again(scene):
     assert again.err == in_full.err
 
 
-def test_as_json_the_document_is_read_anew(shown):
-    first = shown.show("--json")
-    assert len(shown.calls) == TWICE
-    assert shown.show("--json").out == first.out
-    assert shown.calls == []
+def test_as_json_the_document_is_read_anew(duel):
+    first = duel.show("--json")
+    assert len(duel.calls) == TWICE
+    assert duel.show("--json").out == first.out
+    assert duel.calls == []
     assert json.loads(first.out)["comparison"] == "duel"
 
 
@@ -168,10 +168,10 @@ def test_a_change_of_what_it_depends_on_is_planned_in_full(change, scene):
     assert scene.calls == []
 
 
-def test_ranks_of_another_size_are_found(shown):
-    path = shown.file("ranks.parquet")
+def test_ranks_of_another_size_are_found(duel):
+    path = duel.file("ranks.parquet")
     path.write_bytes(path.read_bytes()[:-1])
-    error = shown.run_command(*DUEL, *shown.flags, "--tracking-uri", "none", code=2).err
+    error = duel.run_command(*DUEL, *duel.flags, "--tracking-uri", "none", code=2).err
     assert "ranks.parquet" in error
 
 
@@ -184,19 +184,19 @@ def put_digit(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["result.json", "config.json", "metrics.jsonl"])
-def test_another_digit_in_a_file_of_a_run_is_found(name, shown):
-    put_digit(shown.file(name))
-    error = shown.run_command(*DUEL, *shown.flags, "--tracking-uri", "none", code=2).err
+def test_another_digit_in_a_file_of_a_run_is_found(name, duel):
+    put_digit(duel.file(name))
+    error = duel.run_command(*DUEL, *duel.flags, "--tracking-uri", "none", code=2).err
     assert name in error
 
 
-def test_ranks_that_were_exchanged_are_found(shown):
+def test_ranks_that_were_exchanged_are_found(duel):
     """Their hash is exchanged, too."""
-    first, other = sorted(path.parent for path in shown.folder.glob("runs/top-k*/result.json"))
+    first, other = sorted(path.parent for path in duel.folder.glob("runs/top-k*/result.json"))
     shutil.copy(other / "ranks.parquet", first / "ranks.parquet")
     with (first / "SHA256SUMS").open("a", encoding="utf-8") as sums:
         sums.write(f"{sha256_of(first / 'ranks.parquet')}  ranks.parquet\n")
-    error = shown.run_command(*DUEL, *shown.flags, "--tracking-uri", "none", code=2).err
+    error = duel.run_command(*DUEL, *duel.flags, "--tracking-uri", "none", code=2).err
     assert "ranks" in error
 
 
@@ -212,7 +212,7 @@ def test_a_deleted_page_is_drawn_again(scene):
     assert page.exists()
 
 
-def test_changed_code_is_planned_in_full(shown, tmp_path, monkeypatch):
+def test_changed_code_is_planned_in_full(duel, tmp_path, monkeypatch):
     """A package of this test stands for negbench's files."""
     package = tmp_path / "place" / "stand_in_package"
     (package / "data").mkdir(parents=True)
@@ -223,15 +223,15 @@ def test_changed_code_is_planned_in_full(shown, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "place"))
     monkeypatch.setattr(shown_again, "_PARTS", (*shown_again._PARTS, "stand_in_package"))
     for path in (module, table, package / "new.py"):
-        shown.show()
-        shown.show()
-        assert shown.calls == [], path
+        duel.show()
+        duel.show()
+        assert duel.calls == [], path
         path.write_text("b = 2", encoding="utf-8")
-        shown.show()
-        assert len(shown.calls) == TWICE, path
+        duel.show()
+        assert len(duel.calls) == TWICE, path
 
 
-def test_all_modules_of_negbench_lie_in_the_parts_that_are_hashed(shown):
+def test_all_modules_of_negbench_lie_in_the_parts_that_are_hashed(duel):
     folders = []
     for part in shown_again._PARTS:
         init = syntax.locate(part)
@@ -244,46 +244,46 @@ def test_all_modules_of_negbench_lie_in_the_parts_that_are_hashed(shown):
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["installed", "installed again"])
-def test_an_installed_package_is_planned_in_full(again, shown, monkeypatch):
+def test_an_installed_package_is_planned_in_full(again, duel, monkeypatch):
     """Also one outside of site-packages, and one whose version stays."""
-    packages = shown.folder / "packages"
+    packages = duel.folder / "packages"
     metadata = packages / "plug_in-1.0.dist-info"
     packages.mkdir()
     if again:
         metadata.mkdir()
     monkeypatch.syspath_prepend(str(packages))
-    shown.show()
-    shown.show()
-    assert shown.calls == []
+    duel.show()
+    duel.show()
+    assert duel.calls == []
     if again:
         (metadata / "entry_points.txt").touch()
     else:
         metadata.mkdir()
-    shown.show()
-    assert len(shown.calls) == TWICE
+    duel.show()
+    assert len(duel.calls) == TWICE
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "planned"),
     [("NEGBENCH_DATA", "data", True), ("CUDA_VISIBLE_DEVICES", "-1", True), ("NEGBENCH_UNTIL", "2e10", False)],
 )
-def test_variables_that_commands_read_are_compared(variable, value, planned, shown, monkeypatch):
+def test_variables_that_commands_read_are_compared(variable, value, planned, duel, monkeypatch):
     monkeypatch.setenv(variable, value)
-    shown.show()
-    assert bool(shown.calls) == planned
+    duel.show()
+    assert bool(duel.calls) == planned
 
 
-def test_another_width_is_printed_anew(shown, monkeypatch):
+def test_another_width_is_printed_anew(duel, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
-    coloured = shown.show()
-    assert len(shown.calls) == TWICE
+    coloured = duel.show()
+    assert len(duel.calls) == TWICE
     assert "\x1b[" in coloured.out
-    assert shown.show().out == coloured.out
-    assert shown.calls == []
+    assert duel.show().out == coloured.out
+    assert duel.calls == []
     monkeypatch.setenv("COLUMNS", "90")
-    shown.show()
-    assert len(shown.calls) == TWICE
+    duel.show()
+    assert len(duel.calls) == TWICE
 
 
 def test_trials_that_chose_a_rate_are_compared(scene):
@@ -368,12 +368,12 @@ def test_an_option_at_its_default_overrides_a_recipe(scene):
     assert "a margin of 7" in scene.show().out
 
 
-def test_a_link_in_place_of_a_file_of_a_run_is_found(shown):
-    path = shown.file("result.json")
-    outside = shown.folder / "result.json"
+def test_a_link_in_place_of_a_file_of_a_run_is_found(duel):
+    path = duel.file("result.json")
+    outside = duel.folder / "result.json"
     path.rename(outside)
     path.symlink_to(outside)
-    error = shown.run_command(*DUEL, *shown.flags, "--tracking-uri", "none", code=2).err
+    error = duel.run_command(*DUEL, *duel.flags, "--tracking-uri", "none", code=2).err
     assert "leads out" in error
 
 
@@ -400,10 +400,10 @@ def test_an_interrupted_second_call_leaves_a_finished_result(scene, monkeypatch)
     assert "answer" in scene.show().out
 
 
-def test_another_encoding_is_printed_anew(shown, monkeypatch):
+def test_another_encoding_is_printed_anew(duel, monkeypatch):
     monkeypatch.setattr(Console, "encoding", "ascii")
-    shown.show()
-    assert len(shown.calls) == TWICE
+    duel.show()
+    assert len(duel.calls) == TWICE
 
 
 def test_a_folder_whose_name_is_no_utf_8_has_a_file():
