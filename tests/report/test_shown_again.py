@@ -212,6 +212,16 @@ def test_a_deleted_page_is_drawn_again(scene):
     assert page.exists()
 
 
+def test_a_link_in_place_of_the_page_is_found(scene):
+    scene.flags += ["--report"]
+    scene.show()
+    page = scene.folder / "runs" / "duel" / "report" / "index.html"
+    page.rename(scene.folder / "index.html")
+    page.symlink_to(scene.folder / "index.html")
+    error = scene.run_command(*DUEL, *scene.flags, "--tracking-uri", "none", code=2).err
+    assert "leads out" in error
+
+
 def test_changed_code_is_planned_in_full(duel, tmp_path, monkeypatch):
     """A package of this test stands for negbench's files."""
     package = tmp_path / "place" / "stand_in_package"
