@@ -302,15 +302,9 @@ def _hash_folders(path: Path) -> dict[str, str]:
         NegbenchError: a file is damaged.
         OSError: a file is missing.
     """
-    folders = _folders_of(path)
-    stamps = []
-    for run in _runs_of(path):
-        stamps.append([str(run), _stamps_in(run)])
-    for folder in folders:
-        for trial in sorted(folder.glob("trials/*/")):  # of a study
-            stamps.append([str(trial), _stamps_in(trial)])
+    stamps = [[str(run), _stamps_in(run)] for run in _runs_of(path)]
     hashes = {}
-    for folder in folders:
+    for folder in _folders_of(path):
         rows = [stamps, _contents_in(folder)]
         hashes[folder.name] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
     return hashes
