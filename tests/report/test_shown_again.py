@@ -4,6 +4,7 @@ The tests count how often the command itself is called: once to compute, once fo
 """
 
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -17,11 +18,13 @@ import pytest
 from rich.console import Console
 
 from negbench import api
+from negbench.display import log
 from negbench.machine.files import cache_dir, sha256_of
 from negbench.plugins import syntax
 from negbench.plugins.registry import registry
 from negbench.report import shown_again
 from negbench.settings.options import Compare
+from negbench.store.parents import Parent
 from negbench.tuning.book import StudyStore
 from tests.plugin_file import PLUGIN
 from tests.runs import flags_of
@@ -99,9 +102,12 @@ def test_a_comparison_is_shown_again_as_a_plan_in_full_would_show_it(duel):
     assert "answer" in again.out
 
 
-def test_notes_are_shown_again(scene):
+def test_notes_are_shown_again(scene, monkeypatch):
+    root = shown_again._Collector()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [root])
     scene.flags += ["--set", "mining.replacement=true"]  # does nothing for in-batch
-    scene.show()
+    first = scene.show()
+    assert len(root.notes) == first.err.count("note: ")  # those of the second call go nowhere
     again = scene.show()
     assert scene.calls == []
     shutil.rmtree(cache_dir() / "printed")
@@ -429,24 +435,14 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(scene):
     assert len(scene.calls) == TWICE
 
 
-def test_a_store_that_lacks_a_copy_gets_it(scene):
-    store = f"sqlite:///{scene.folder / 'mlflow.db'}"
-
-    def copies() -> int:
-        import mlflow
-
-        client = mlflow.MlflowClient(store)
-        experiment = client.get_experiment_by_name("duel")
-        return 0 if experiment is None else len(client.search_runs([experiment.experiment_id]))
-
-    scene.run_command(*DUEL, *scene.flags, "--tracking-uri", store)
-    first = copies()
-    assert first > 4
+def test_a_store_gets_what_it_lacks(scene, spy_on):
+    command = [*DUEL, *scene.flags, "--tracking-uri", f"sqlite:///{scene.folder / 'mlflow.db'}"]
+    scene.run_command(*command)
     scene.calls.clear()
-    (scene.folder / "mlflow.db").rename(scene.folder / "lost.db")
-    scene.run_command(*DUEL, *scene.flags, "--tracking-uri", store)
+    completed = spy_on(Parent, "complete")
+    scene.run_command(*command)
     assert scene.calls == []
-    assert copies() == first
+    assert [parent.folder.name for (parent,) in completed] == ["duel"]
 
 
 def test_after_a_warning_nothing_is_cached(scene):
@@ -455,6 +451,28 @@ def test_after_a_warning_nothing_is_cached(scene):
     assert "not copied" in first.err
     assert len(scene.calls) == 1
     assert not (cache_dir() / "printed").exists()
+
+
+def test_after_a_warning_of_the_second_call_nothing_is_cached(scene, monkeypatch):
+    compute = api.compare
+
+    def warn_twice(*arguments: Any, **options: Any) -> Any:
+        if scene.calls:
+            log.warning("another process computes it")
+        return compute(*arguments, **options)
+
+    monkeypatch.setattr(api, "compare", warn_twice)
+    scene.show()
+    assert len(scene.calls) == TWICE
+    assert not (cache_dir() / "printed").exists()
+
+
+def test_results_elsewhere_or_without_runs_may_not_be_cached(duel, monkeypatch):
+    path = duel.folder / "runs" / "duel"
+    assert shown_again._may_be_cached(Compare(), path)
+    assert not shown_again._may_be_cached(Compare(executor="ray"), path)
+    monkeypatch.setattr(shown_again, "_runs_of", lambda _: [])
+    assert not shown_again._may_be_cached(Compare(), path)
 
 
 SHOW = """
