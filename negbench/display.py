@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Advance = Callable[[int], None]
 EVERY = 30.0  # seconds between lines of progress where none is drawn
 
-NOTE = "note: %s"  # what notes are logged with
+NOTE_FORMAT = "note: %s"  # what `notes` logs with
 log = logging.getLogger("negbench")  # everything printed besides the result: notes are warnings, progress is INFO
 
 
@@ -40,7 +40,7 @@ def progress_console() -> Console:
 def notes(remarks: Iterable[str]) -> None:
     """Log remarks that a reader of the result should know, one line each."""
     for remark in remarks:
-        log.warning(NOTE, remark)
+        log.warning(NOTE_FORMAT, remark)
 
 
 def duration(seconds: float) -> str:

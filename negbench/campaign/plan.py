@@ -13,7 +13,7 @@ from negbench.errors import NegbenchError, OptionError, short_repr
 from negbench.grid.axes import Axes, Choice, plugin_sections, split_list
 from negbench.grid.axis import OWN_STRATEGY, Axis, plain_dials, point_text, points_of, short_names
 from negbench.grid.cells import Cell, plan_cells
-from negbench.grid.comparison import ComparisonFolder, check_name, default_name
+from negbench.grid.comparison import RATES, ComparisonFolder, check_name, default_name
 from negbench.grid.setting import TAU
 from negbench.grid.setting_trials import SettingGrid, SettingTrials
 from negbench.grid.systems import system_choices
@@ -87,7 +87,7 @@ class ComparisonPlan:
     @property
     def trials_folder(self) -> ComparisonFolder:
         """Folder of the trials."""
-        return ComparisonFolder(self.folder.path.with_name(f"{self.folder.path.name}-rates"))
+        return ComparisonFolder(self.folder.path.with_name(f"{self.folder.path.name}{RATES}"))
 
     def at_best_settings(self) -> ComparisonPlan:
         """Return the plan with every cell at the setting that the finished trials chose; `self` if none is chosen."""

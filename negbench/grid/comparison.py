@@ -24,6 +24,8 @@ from negbench.store.tracking import Tracker
 if TYPE_CHECKING:
     from negbench.grid.cells import Cell, Outcome
 
+RATES = "-rates"  # ends the name of the folder of the trials that choose rates and temperatures
+FINAL = "-final"  # ends that of the comparison of a study's best with the default
 _COMMANDS = {"comparison": "compare", "claims": "claims", "final": "study"}  # kind -> the command that makes it
 _KINDS = {"comparison": "a comparison", "claims": "claims", "study": "a study", "final": "the final runs of a study"}
 
@@ -46,7 +48,7 @@ def rerun_line(folder: Path, kind: str) -> str:
     command = _COMMANDS.get(kind, "compare")
     name = folder.name
     if kind == "final":  # its study has the name
-        name = name.removesuffix("-final")
+        name = name.removesuffix(FINAL)
     return f"rerun its command, negbench {command} ... --name {name}"
 
 

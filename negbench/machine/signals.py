@@ -20,7 +20,7 @@ MOVES_SCORES = False  # only ends processes
 APART = {"PYTHONSAFEPATH": "1"}  # environment of Python processes that we start: no imports from the current folder
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-_UNTIL = "NEGBENCH_UNTIL"  # variable, which workers inherit: the time (of the epoch) at which a command ends by itself
+UNTIL = "NEGBENCH_UNTIL"  # variable, which workers inherit: the time (of the epoch) at which a command ends by itself
 _noted: list[tuple[int, float]] = []  # number and time of the first signal
 _finishing = 0  # how many blocks of `finishing` are open
 
@@ -97,12 +97,12 @@ def limit_hours(hours: float) -> None:
         OptionError: no time at all.
     """
     check_option("--max-hours", hours, hours > 0, "above 0")
-    os.environ[_UNTIL] = str(time.time() + 3600 * hours)
+    os.environ[UNTIL] = str(time.time() + 3600 * hours)
 
 
 def stopping() -> bool:
     """Whether a signal came, or the time of the command is up."""
-    return bool(_noted) or time.time() >= float(os.environ.get(_UNTIL, "inf"))
+    return bool(_noted) or time.time() >= float(os.environ.get(UNTIL, "inf"))
 
 
 def check_stopped() -> None:

@@ -2,9 +2,9 @@
 
 A command that finds everything computed would import torch and plan every run again to learn that. Once a command has
 ended, it is therefore called a second time, silently, and what this call prints is cached. It depends on the options
-and their recipe, on the code, negbench's and that of installed packages, on every file of the result and of its runs,
-and on how the console prints: all are compared first. Where runs read other files (data, weights, lists) or plug-ins
-are named, only planning checks these: nothing is cached then.
+and their recipe, on negbench's code, on which packages are installed, on every file of the result and of its runs, and
+on how the console prints: all are compared first. Where runs read other files (data, weights, lists) or plug-ins are
+named, only planning checks these: nothing is cached then.
 """
 
 import hashlib
@@ -20,25 +20,25 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
 
-from negbench.display import NOTE, log, notes
-from negbench.errors import DataError, NegbenchError
-from negbench.grid.comparison import ComparisonFolder
+from negbench.display import NOTE_FORMAT, log, notes
+from negbench.errors import DataError, NegbenchError, RunError
+from negbench.grid.comparison import FINAL, RATES, ComparisonFolder
 from negbench.machine import files
 from negbench.machine.contents import stamp
 from negbench.machine.received import read_bytes
-from negbench.machine.signals import Stopped
+from negbench.machine.signals import UNTIL, Stopped
 from negbench.plugins import syntax
 from negbench.settings.layers import read_recipe
 from negbench.settings.options import Compare, Study
+from negbench.store.copies import NOTE as COPY_NOTE
 from negbench.store.runfolder import RunFolder
 
 _PARTS = ("negbench", "negbench.strategies", "negbench.backbones", "negbench.recipes")  # where negbench's files lie
 # beginnings of the names of variables that planning reads; those of MLflow and of the hub concern what is not cached
 _VARIABLES = ("NEGBENCH_", "CUDA_")
-_TIME_LIMIT = "NEGBENCH_UNTIL"  # of `--max-hours`: it changes nothing that is finished
-_SUFFIXES = ("", "-rates", "-final")  # of the folders that one command writes
+_SUFFIXES = ("", RATES, FINAL)  # of the folders that one command writes
 _CREATES_STUDY = b'{"op_code":0,'  # beginning of a line of an Optuna journal
-_CHANGING = (files.SUMS, "mlflow.json")  # each copy to MLflow adds to them; the store itself is asked each time
+_CHANGING = (files.SUMS, COPY_NOTE)  # each copy to MLflow adds to them; the store itself is asked each time
 
 CommandOptions = TypeVar("CommandOptions", Compare, Study)
 
@@ -171,12 +171,14 @@ def _recipe_of(options: CommandOptions) -> dict[str, Any]:
 
 
 def _has_failed_trials(study: Path) -> bool:
+    """Whether a study has trials that its next call tries again."""
     from negbench.tuning.book import open_book
 
     return open_book(study.parent, study.name).counts()["failed"] > 0
 
 
 def _depends_on_files(run: Path) -> bool:
+    """Whether a finished run depends on files that do not come with negbench."""
     from negbench.loop.runs import DATA, depends_on_files
     from negbench.settings.config import resolve
 
@@ -219,7 +221,7 @@ class _Collector(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Collect a record."""
-        if record.msg == NOTE:
+        if record.msg == NOTE_FORMAT:
             self.notes += map(str, record.args or ())
         else:
             self.warned = True
@@ -257,7 +259,7 @@ def _hash_conditions(options: CommandOptions, console: Console) -> str:
     """Hash code and recipe, the variables that planning reads, and how the console prints."""
     variables = []
     for name, value in sorted(os.environ.items()):
-        if name.startswith(_VARIABLES) and name != _TIME_LIMIT:
+        if name.startswith(_VARIABLES) and name != UNTIL:  # a time limit changes nothing that is finished
             variables.append([name, value])
     lines: list[object] = [console.width, console.is_terminal, console.soft_wrap, console.quiet]
     prints = [*lines, console.color_system, console.encoding, log.level]
@@ -317,18 +319,24 @@ def _folders_of(path: Path) -> list[Path]:
 
 
 def _runs_of(path: Path) -> list[Path]:
-    """Return the folders of the runs of a result: of its cells and, of a study, of its trials."""
+    """Return the folders of the runs of a result: of its cells and, of a study, of its trials.
+
+    Raises:
+        NegbenchError: a cell has no run, or its comparison.json is damaged.
+    """
     runs: dict[Path, None] = {}
     for folder in _folders_of(path):
         if (folder / "comparison.json").exists():
-            names = [row["run"] for row in ComparisonFolder(folder).cells()]
-            runs |= dict.fromkeys(folder.parent / name for name in names)
+            for row in ComparisonFolder(folder).cells():
+                if row["run"] is None:
+                    raise RunError(f"{folder}: a cell is not finished")
+                runs[folder.parent / row["run"]] = None
         runs |= dict.fromkeys(sorted(folder.glob("cells/*/")))
     return list(runs)
 
 
 def _contents_in(folder: Path) -> list[list[str]]:
-    """Return path and hash of each file of a folder and its page, which a command may write anew with equal contents.
+    """Return path and hash of each file of a folder and of its page: a command may write them anew, equal in content.
 
     Raises:
         DataError: a file does not fit the hash that is listed beside it, or is a link that leads out.

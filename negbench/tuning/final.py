@@ -16,7 +16,7 @@ from negbench.campaign.seeds import look_by_look
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, plan_cells
-from negbench.grid.comparison import ComparisonFolder, check_name
+from negbench.grid.comparison import FINAL, ComparisonFolder, check_name
 from negbench.loop.runs import DATA
 from negbench.settings.config import resolve
 from negbench.tuning.book import StudyStore
@@ -134,4 +134,4 @@ def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Pat
 
 def final_name(study: str) -> str:
     """Return the name of the comparison of a study's best trial with the default."""
-    return f"{study}-final"
+    return f"{study}{FINAL}"

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from rich.console import Console
 
 from negbench import api
 from negbench.display import log
+from negbench.machine import files
 from negbench.machine.files import cache_dir, sha256_of
 from negbench.plugins import syntax
 from negbench.plugins.registry import registry
@@ -141,10 +142,12 @@ def _delete_comparison(scene: Scene) -> None:
     shutil.rmtree(scene.folder / "runs" / "duel")
 
 
-def _damage_comparison(scene: Scene) -> None:
+def _interrupt_another_command(scene: Scene) -> None:
+    """Leave a cell without a run, as another command of this name does."""
     path = scene.folder / "runs" / "duel" / "comparison.json"
     document = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**document, "rates": "none"}), encoding="utf-8")
+    document["cells"][0]["run"] = None
+    files.write_json(path, document)
 
 
 def _overwrite_comparison(scene: Scene) -> None:
@@ -157,7 +160,15 @@ def _damage_copy(scene: Scene) -> None:
     path.write_text(path.read_text(encoding="utf-8")[:-5], encoding="utf-8")
 
 
-CHANGES = (_edit_recipe, _edit_answer, _delete_result, _delete_comparison, _overwrite_comparison, _damage_copy)
+CHANGES = (
+    _edit_recipe,
+    _edit_answer,
+    _delete_result,
+    _delete_comparison,
+    _interrupt_another_command,
+    _overwrite_comparison,
+    _damage_copy,
+)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__.strip("_"))
@@ -174,6 +185,13 @@ def test_a_change_of_what_it_depends_on_is_planned_in_full(change, scene):
     assert scene.calls == []
 
 
+def test_a_damaged_comparison_is_found(duel):
+    path = duel.folder / "runs" / "duel" / "comparison.json"
+    path.write_text(path.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    error = duel.run_command(*DUEL, *duel.flags, "--tracking-uri", "none", code=2).err
+    assert "comparison.json is damaged" in error
+
+
 def test_ranks_of_another_size_are_found(duel):
     path = duel.file("ranks.parquet")
     path.write_bytes(path.read_bytes()[:-1])
@@ -184,8 +202,8 @@ def test_ranks_of_another_size_are_found(duel):
 def put_digit(path: Path) -> None:
     """Put another last digit into a file, of the same size."""
     content = bytearray(path.read_bytes())
-    place = max(number for number, byte in enumerate(content) if chr(byte).isdigit())
-    content[place] = ord("1") if content[place] != ord("1") else ord("2")
+    last = max(index for index, byte in enumerate(content) if chr(byte).isdigit())
+    content[last] = ord("1") if content[last] != ord("1") else ord("2")
     path.write_bytes(bytes(content))
 
 
@@ -228,30 +246,31 @@ def test_a_link_in_place_of_the_page_is_found(scene):
     assert "leads out" in error
 
 
-def test_changed_code_is_planned_in_full(duel, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("stand_in", "name"),
+    [("stand_in_module", "__init__.py"), ("stand_in_table", "data/table.toml"), ("stand_in_addition", "new.py")],
+)
+def test_changed_code_is_planned_in_full(stand_in, name, duel, monkeypatch):
     """A package of this test stands for negbench's files."""
-    package = tmp_path / "place" / "stand_in_package"
+    package = duel.folder / "packages" / stand_in
     (package / "data").mkdir(parents=True)
-    module = package / "__init__.py"
-    module.write_text("", encoding="utf-8")
-    table = package / "data" / "table.toml"
-    table.write_text("a = 1", encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path / "place"))
-    monkeypatch.setattr(shown_again, "_PARTS", (*shown_again._PARTS, "stand_in_package"))
-    for path in (module, table, package / "new.py"):
-        duel.show()
-        duel.show()
-        assert duel.calls == [], path
-        path.write_text("b = 2", encoding="utf-8")
-        duel.show()
-        assert len(duel.calls) == TWICE, path
+    (package / "__init__.py").touch()
+    (package / "data" / "table.toml").touch()
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.setattr(shown_again, "_PARTS", (*shown_again._PARTS, stand_in))
+    duel.show()
+    duel.show()
+    assert duel.calls == []
+    (package / name).write_text("b = 2", encoding="utf-8")
+    duel.show()
+    assert len(duel.calls) == TWICE
 
 
 def test_all_modules_of_negbench_lie_in_the_parts_that_are_hashed(duel):
     folders = []
     for part in shown_again._PARTS:
         init = syntax.locate(part)
-        assert init is not None
+        assert init is not None, part
         folders.append(init.parent)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -532,18 +551,17 @@ class TestAStudy:
         assert study().out == again.out
         assert "what the study found" in again.out
 
-    def test_with_another_trial_is_planned_in_full(self, study, scene):
-        """Opened once more, for the journal has one line more, it is the same."""
+    def test_whose_journal_has_another_line_is_planned_in_full(self, study, scene):
+        """A line that creates the study, as each opening adds one, is none."""
         journal = scene.folder / "runs" / "s" / "optuna.journal"
         lines = journal.read_text(encoding="utf-8").splitlines(keepends=True)
         journal.write_text("".join([*lines, lines[0]]), encoding="utf-8")
         study()
         assert scene.calls == []
-        last = next(line for line in reversed(lines) if '"op_code":6' in line)
-        journal.write_text("".join([*lines, last.replace('"state":1', '"state":0')]), encoding="utf-8")
-        with suppress(AssertionError):  # whatever Optuna says of it
-            study()
-        assert scene.calls
+        study_attribute = '{"op_code":2,"worker_id":"w","study_id":0,"user_attr":{"a":1}}\n'
+        journal.write_text("".join([*lines, study_attribute]), encoding="utf-8")
+        study()
+        assert len(scene.calls) == TWICE
 
     def test_with_another_final_comparison_is_planned_in_full(self, study, scene):
         answer = scene.folder / "runs" / "s-final" / "answer.md"
